@@ -43,9 +43,9 @@ from gpu_levels_ways import (
 
 from weft.api.files import write_json
 from weft.errors import WeftError
-from weft.lab.examples import Example, Operand
+from weft.lab.examples import ExampleFunction, OperandSpec
 from weft.lab.gpu.clock import Clock, CudaClock, Rates, WallClock, rates
-from weft.lab.gpu.row import Found, Session, measure
+from weft.lab.gpu.row import RowResult, Session, measure
 from weft.lab.gpu.worker import setting
 from weft.lab.measure import settle
 from weft.lab.workloads.gpu import Workload
@@ -145,7 +145,7 @@ class Known:
 
         return run
 
-    def written(self, times: Found | None) -> dict[str, Any]:
+    def written(self, times: RowResult | None) -> dict[str, Any]:
         """Return what the file holds of it."""
         way = self.way
         about: dict[str, Any] = {
@@ -235,14 +235,14 @@ def _interpreted() -> bool:
 def workload(cell: Cell) -> Workload:
     """Return `cell` as a row of the benchmark: its function, operands, sizes."""
     function = FUNCTIONS[cell.function]
-    operands = tuple(Operand(shape) for shape in cell.shapes)
-    example = Example(
+    operands = tuple(OperandSpec(shape) for shape in cell.shapes)
+    example = ExampleFunction(
         str(cell), lambda _: function.fn, lambda _: operands, cell.sizes, cell.sizes, dtypes=(function.dtype,)
     )
     return Workload(example, "", lambda _: function.flops(cell.sizes), judged=cell.judged)
 
 
-def measured(cell: Cell, known: Sequence[Known], clock: Clock, rate: Rates, rounds: int) -> tuple[Found, list[str]]:
+def measured(cell: Cell, known: Sequence[Known], clock: Clock, rate: Rates, rounds: int) -> tuple[RowResult, list[str]]:
     """Judge and time what is to be measured of a cell, in turn with eager; what is wrong with the others is in `Known.why`."""
     calls: dict[str, Callable[..., Any]] = {}
     for each in known:
@@ -252,7 +252,7 @@ def measured(cell: Cell, known: Sequence[Known], clock: Clock, rate: Rates, roun
     return measure(session, (_EAGER, *calls), rate, rounds), list(calls)
 
 
-def written(cell: Cell, known: Sequence[Known], times: Found | None) -> dict[str, Any]:
+def written(cell: Cell, known: Sequence[Known], times: RowResult | None) -> dict[str, Any]:
     """Return a cell as the file has it."""
     about: dict[str, Any] = {"function": cell.function, "sizes": list(cell.sizes)}
     if times is not None:
@@ -281,7 +281,7 @@ def measure_all(arguments: argparse.Namespace, run: Run) -> dict[str, Any]:
     rate = rates(clock, small=arguments.small)
     place = asdict(setting(clock.device))
     found: dict[Cell, dict[str, Any]] = dict(have)
-    measurements: dict[Cell, Found] = {}
+    measurements: dict[Cell, RowResult] = {}
 
     def save() -> dict[str, Any]:
         for cell, times in measurements.items():

@@ -29,7 +29,7 @@ from weft.plan.partition.partition import Region, partition, united
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.triton.schedules import Blocks, parts, schedule
-from weft.plan.targets.triton.select import Ways
+from weft.plan.targets.triton.select import GpuWays
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
 from weft.tensor.program import TensorProgram
@@ -507,7 +507,7 @@ def _unfused(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way]:
         function, own = FUNCTIONS[name], programs[name]
         example = own.example(dict(zip(function.parameters, function.shapes(*cell.sizes), strict=True)))
         candidate = own.candidates[0]
-        found = Ways(candidate.fused, example.sizes, example.innermost, TARGET).few()[:3]
+        found = GpuWays(candidate.fused, example.sizes, example.innermost, TARGET).few()[:3]
         steps.append([placed(cell, name, own, candidate, way.schedule) for way in found])
     for choice in zip(*steps, strict=False):
         yield Way(cell, "", "unfused", 1, choice)

@@ -154,32 +154,20 @@ def test_what_tests_share_is_named_unlike_a_room() -> None:
     assert meant == []
 
 
-def test_a_word_of_the_compiler_names_one_class() -> None:
-    words = {
-        "Step",
-        "Memory",
-        "Call",
-        "Place",
-        "Region",
-        "Stage",
-        "Level",
-        "Traffic",
-        "Part",
-        "Band",
-        "Remainder",
-        "Segment",
-    }
-    named: dict[str, list[str]] = {word: [] for word in words}
+# Emitters mirror each other, and so do a node of a tensor program and of a block program.
+NAMED_TWICE = {"Body", "Bounds", "Constant", "Extent", "Frame", "Json", "Scope", "Text", "Unit", "Value", "Writer"}
+
+
+def test_a_word_names_one_class() -> None:
+    """Public classes and type aliases: where two of one name are needed, both get a longer one."""
+    named: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
-            targets = (
-                [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else node.targets
-                if isinstance(node, ast.Assign)
-                else []
-            )
-            own = [node.name] if isinstance(node, ast.ClassDef) else [t.id for t in targets if isinstance(t, ast.Name)]
-            for word in words.intersection(own):
-                named[word].append(str(path.relative_to(ROOT)))
-    assert {word: files for word, files in named.items() if len(files) != 1} == {}
+            match node:
+                case ast.ClassDef(name=name) | ast.AnnAssign(ast.Name(name), ast.Name("TypeAlias")):
+                    named.setdefault(name, []).append(str(path.relative_to(ROOT)))
+                case _:
+                    pass
+    doubled = {name: files for name, files in named.items() if len(files) > 1 and not name.startswith("_")}
+    assert {name: files for name, files in doubled.items() if name not in NAMED_TWICE} == {}
+    assert doubled.keys() >= NAMED_TWICE, "named once now: no exception is needed"

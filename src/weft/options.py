@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OptionKind:
     """What an option accepts: in words, as text of a variable, as a Python value, and whether it may be None."""
 
     accepts: str
@@ -33,17 +33,17 @@ class Kind:
     """Whether a Python value may be None; a variable is then unset."""
 
 
-def _integer(low: int, *, optional: bool = False) -> Kind:
+def _integer(low: int, *, optional: bool = False) -> OptionKind:
     def allows(value: object) -> bool:
         if value is None:
             return optional
         return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
-    return Kind(f"an integer of at least {low}", int, allows, optional)
+    return OptionKind(f"an integer of at least {low}", int, allows, optional)
 
 
-def _choice(*names: str) -> Kind:
-    return Kind(" or ".join(f'"{name}"' for name in names), str, lambda value: value in names)
+def _choice(*names: str) -> OptionKind:
+    return OptionKind(" or ".join(f'"{name}"' for name in names), str, lambda value: value in names)
 
 
 def _read_truth(text: str) -> bool:
@@ -56,11 +56,11 @@ def _read_truth(text: str) -> bool:
             raise ValueError(text)
 
 
-_YES_NO = Kind("true or false", _read_truth, lambda value: isinstance(value, bool))
-_TEXT = Kind("text", str, lambda value: value is None or isinstance(value, str), optional=True)
+_YES_NO = OptionKind("true or false", _read_truth, lambda value: isinstance(value, bool))
+_TEXT = OptionKind("text", str, lambda value: value is None or isinstance(value, str), optional=True)
 
 
-def _option(default: T, kind: Kind, doc: str, *, variable: str = "", in_key: bool = False) -> T:
+def _option(default: T, kind: OptionKind, doc: str, *, variable: str = "", in_key: bool = False) -> T:
     metadata = {"kind": kind, "doc": doc, "variable": variable, "in_key": in_key}
     made: Any = field(default=default, metadata=metadata)
     return made
@@ -237,7 +237,7 @@ def _from_variables(stated: tuple[tuple[str, str], ...]) -> Options:
     return Options().replace(**changes)
 
 
-def _read(variable: str, text: str, kind: Kind) -> object:
+def _read(variable: str, text: str, kind: OptionKind) -> object:
     where = f"the environment variable {variable}"
     try:
         value = kind.parse(text)
@@ -248,7 +248,7 @@ def _read(variable: str, text: str, kind: Kind) -> object:
     return value
 
 
-def _kind(entry: Field[Any]) -> Kind:
+def _kind(entry: Field[Any]) -> OptionKind:
     return entry.metadata["kind"]
 
 
@@ -266,7 +266,7 @@ def _unknown(what: str, name: str, known: list[str]) -> UnknownOptionError:
     return UnknownOptionError(f'weft has no {what} "{name}"', where=where, todo=hint)
 
 
-def _bad_value(what: str, value: object, kind: Kind, where: str | None = None) -> UnknownOptionError:
+def _bad_value(what: str, value: object, kind: OptionKind, where: str | None = None) -> UnknownOptionError:
     """Make the error; `where`: the variable, where it is one's value, which no text can make None."""
     none = ", or None" if where is None else ", or unset it"
     todo = f"give it {kind.accepts}{none if kind.optional else ''}"

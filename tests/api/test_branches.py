@@ -31,7 +31,7 @@ def test_a_branch_on_a_size_that_was_not_tried_is_no_claim(fn):
     verdict = weft.equivalent(fn, total, (torch.randn(12),))
     assert verdict.equal is None
     assert verdict.error_probability is None
-    assert "decides otherwise" in verdict.reason
+    assert "takes another branch" in verdict.reason
 
 
 @pytest.mark.parametrize("fn", [twice_beyond_50, less_beyond_64])

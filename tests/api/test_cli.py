@@ -150,7 +150,7 @@ def test_demo_fails_where_a_result_is_wrong(monkeypatch):
     ],
 )
 def test_demo_fails_where_pytorch_runs_a_part(monkeypatch, fn, verdict):
-    one = examples.Example("sorted", lambda _: fn, lambda _: (examples.Operand((4, 6)),))
+    one = examples.ExampleFunction("sorted", lambda _: fn, lambda _: (examples.OperandSpec((4, 6)),))
     monkeypatch.setattr(examples, "EXAMPLES", (one,))
     result = run("demo", "--quick")
     assert result.exit_code == 1
@@ -194,8 +194,8 @@ def test_bench_resumes_after_the_rows_that_its_file_has(monkeypatch, tmp_path):
 
 
 def test_bench_lists_what_is_left_to_pytorch_and_fails_only_where_a_result_is_wrong(monkeypatch):
-    one = examples.Example(
-        "sorted", lambda _: lambda x: torch.relu(torch.sort(x)[0]), lambda _: (examples.Operand((4, 6)),)
+    one = examples.ExampleFunction(
+        "sorted", lambda _: lambda x: torch.relu(torch.sort(x)[0]), lambda _: (examples.OperandSpec((4, 6)),)
     )
     monkeypatch.setattr(workloads, "SUITE", (one,))
     monkeypatch.setattr(demo, "DTYPES", (torch.float32,))
@@ -431,7 +431,7 @@ def test_compare_alternates_and_times_only_the_second_call(monkeypatch):
         return call
 
     times = measure.compare({"a": candidate("a", 2.0), "b": candidate("b", 3.0)}, lambda i: (i,), rounds=3, pool=3)
-    assert times["a"] == measure.Timing(median_ms=2000.0, best_ms=2000.0, rounds=3)
+    assert times["a"] == measure.PeerTiming(median_ms=2000.0, best_ms=2000.0, rounds=3)
     assert times["b"].median_ms == 3000.0
     timed = calls[6:]  # after the round of the pool that warms up
     assert [name for name, _ in timed] == [*"aabb", *"bbaa", *"aabb"]

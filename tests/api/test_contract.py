@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import weft
-from weft.verify import Argument
+from weft.verify import Aspect
 
 
 def relu_linear(x, w, b):
@@ -72,7 +72,7 @@ def test_a_program_can_be_asked():
     assert kernel.verdict.error_probability is None, (
         "a maximum is seen under random orders, of which there is no theorem"
     )
-    assert {each.kind for each in kernel.verdict.classes} == {Argument.rational, Argument.order}
+    assert {each.kind for each in kernel.verdict.classes} == {Aspect.rational, Aspect.order}
     assert len(kernel.verdict.primes) == 2
     assert kernel.cost.flops >= 2 * 33 * 20 * 17
     assert kernel.schedule.loops

@@ -231,7 +231,7 @@ def test_a_saved_program_takes_what_it_was_saved_for(tmp_path):
             of_plain(other)
     with pytest.raises(ShapeError, match="saved for negative"):
         of_marked(plain)
-    with pytest.raises(ShapeError, match="more than elements"):
+    with pytest.raises(ShapeError, match="properties that a file cannot hold"):
         torch.vmap(of_plain)(torch.randn(3, 6))
-    with forward_ad.dual_level(), pytest.raises(ShapeError, match="more than elements"):
+    with forward_ad.dual_level(), pytest.raises(ShapeError, match="properties that a file cannot hold"):
         of_plain(forward_ad.make_dual(plain, plain))

@@ -26,9 +26,9 @@ from weft.lab.gpu import clock as gpu_clock
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu import worker as gpu_worker
 from weft.lab.gpu.clock import Rates, Replay, WallClock, alternate
-from weft.lab.gpu.row import Found, RowError, Session, measure, warm
-from weft.lab.gpu.workers import LostError, Watched, Worker, compile_all
-from weft.lab.measure import Timing
+from weft.lab.gpu.row import RowError, RowResult, Session, measure, warm
+from weft.lab.gpu.workers import BenchWorker, LostError, WatchedWorker, compile_all
+from weft.lab.measure import PeerTiming
 from weft.lab.workloads.gpu import ROWS
 from weft.options import current
 from weft.plan.targets import graphs
@@ -70,8 +70,8 @@ def stated(**times):
 def test_candidates_take_turns_and_the_median_counts():
     clock = Stated()
     found = alternate(stated(a=[1e-3], b=[2e-3, 4e-3, 9e-3]), clock, rounds=30, seconds=math.inf)
-    assert found["a"] == Timing(1.0, 1.0, 30)
-    assert found["b"] == Timing(4.0, 2.0, 30)
+    assert found["a"] == PeerTiming(1.0, 1.0, 30)
+    assert found["b"] == PeerTiming(4.0, 2.0, 30)
     assert clock.ran[-60:] == (["a", "b", "b", "a"] * 15)
 
 
@@ -182,7 +182,7 @@ def test_a_row_is_judged_and_timed_beside_its_peers(monkeypatch):
     moved = 2 * 32 * 64 + 64 * 48 + 4 * 48 + 2 * 32 * 48
     assert found.floor_ms == pytest.approx(1e3 * max(moved / 1e12, 2 * 32 * 64 * 48 / 1e14))
     assert found.over_floor == found.times["weft"].median_ms / found.floor_ms
-    assert Found.read(json.loads(json.dumps(found.written()))) == found
+    assert RowResult.read(json.loads(json.dumps(found.written()))) == found
 
 
 def test_a_candidate_that_fails_is_listed_and_ends_nothing(monkeypatch):
@@ -300,11 +300,11 @@ FAKE = """
 def fake(tmp_path):
     file = tmp_path / "worker.py"
     file.write_text(textwrap.dedent(FAKE))
-    return partial(Worker, [str(file)])
+    return partial(BenchWorker, [str(file)])
 
 
 def test_a_candidate_that_costs_its_process_is_skipped(fake):
-    watched = Watched(fake)
+    watched = WatchedWorker(fake)
     request = {"what": "measure", "row": "V1", "names": ["weft", "eager"]}
     answer, skipped = watched.without_what_breaks(request, 20.0)
     assert list(answer["found"]["times"]) == ["eager"]
@@ -330,7 +330,7 @@ def test_several_processes_compile_and_each_failure_costs_one_row(fake):
 
 
 def test_a_worker_that_does_not_start_is_said():
-    worker = Worker(["-c", "raise SystemExit('no such module')"])
+    worker = BenchWorker(["-c", "raise SystemExit('no such module')"])
     with pytest.raises(LostError, match="ended with 1: no such module"):
         worker.ask({"what": "setting"}, 20.0)
 
@@ -339,8 +339,8 @@ def test_a_worker_that_does_not_start_is_said():
 
 
 def order(monkeypatch, fake, *rows, **more):
-    monkeypatch.setattr(gpu_bench.Order, "worker", lambda _: fake())
-    return gpu_bench.Order([BY_NAME[row] for row in rows], device="cpu", small=True, **more)
+    monkeypatch.setattr(gpu_bench.BenchRequest, "worker", lambda _: fake())
+    return gpu_bench.BenchRequest([BY_NAME[row] for row in rows], device="cpu", small=True, **more)
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def test_rows_are_compiled_beforehand_where_asked(monkeypatch, fake, console):
 
 def test_a_real_process_measures_a_small_row_on_this_cpu(tmp_path, console):
     out = tmp_path / "gpu.json"
-    order = gpu_bench.Order([BY_NAME["V1"]], peers="eager", device="cpu", small=True, rounds=3)
+    order = gpu_bench.BenchRequest([BY_NAME["V1"]], peers="eager", device="cpu", small=True, rounds=3)
     (found,) = gpu_bench.run(order, [], out, console)
     assert found.right, found
     assert found.runs in {"weft", "PyTorch"}
@@ -456,12 +456,12 @@ def test_groups_meet_their_goals_where_every_row_is_there_and_none_is_above():
 
 
 def test_tables_show_rows_goals_and_what_is_above(console):
-    times = {"weft": Timing(0.123, 0.1, 3), "eager": Timing(0.1, 0.1, 3)}
+    times = {"weft": PeerTiming(0.123, 0.1, 3), "eager": PeerTiming(0.1, 0.1, 3)}
     errors = {"weft": Checked(0.0, 0.0, 1.0, True, "")}
     wrong = {"weft": Checked(2.0, 0.0, 1.0, False, "error 2")}
     found = [
-        Found("H7", "decode", "", "bfloat16", times, errors, floor_ms=0.05, runs="weft", failed={"flex": "no"}),
-        Found("H9", "decode", "", "bfloat16", times, wrong, floor_ms=0.05, runs="weft"),
+        RowResult("H7", "decode", "", "bfloat16", times, errors, floor_ms=0.05, runs="weft", failed={"flex": "no"}),
+        RowResult("H9", "decode", "", "bfloat16", times, wrong, floor_ms=0.05, runs="weft"),
     ]
     for table in gpu_bench.tables(found):
         console.print(table)

@@ -33,7 +33,7 @@ def test_unknown_operation_is_opaque_and_says_where(weft):
     captured = weft.compare(function, torch.randn(4, 6), torch.randn(6, 3))
     (fallback,) = captured.fallbacks
     assert fallback.operation == "aten.cumsum"
-    assert fallback.reason == "aten.cumsum is not supported by weft yet"
+    assert fallback.reason == "aten.cumsum is not in weft's table of operations yet"
     assert fallback.location.file == HERE
     assert fallback.location.line == line_of(function, "cumsum")
     assert fallback.location.code == "y = torch.cumsum(y, dim=0)"

@@ -24,7 +24,7 @@ from testkit.tensor.rewritten import rewritten
 from weft.cascade import folds
 from weft.cascade.centres import Decomposition
 from weft.cascade.chain import Result
-from weft.cascade.formulas import Formula, formulas
+from weft.cascade.formulas import ReductionFormula, formulas
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads import reductions as rows
 from weft.tensor.program import Elementwise, TensorProgram
@@ -137,7 +137,7 @@ def program(name: str) -> TensorProgram:
     return prepared(captured(case.function, *(torch.rand(shape) for shape in case.shapes)))
 
 
-def derivation(case: Case, of: TensorProgram) -> tuple[Decomposition, tuple[Formula, ...]]:
+def derivation(case: Case, of: TensorProgram) -> tuple[Decomposition, tuple[ReductionFormula, ...]]:
     """The one chain of `of`, and its formulas with the paper's names."""
     found = folds(of)
     assert found.refused == ()
@@ -191,7 +191,7 @@ def at(expr: Any, results: tuple[str, ...], suffix: str) -> Any:
 WITH_FACTORS = tuple((name, result) for name, case in CASES.items() for result in case.factors)
 
 
-def formula(name: str, result: str) -> Formula:
+def formula(name: str, result: str) -> ReductionFormula:
     (found,) = [f for f in derivation(CASES[name], program(name))[1] if f.result == result]
     return found
 

@@ -19,7 +19,7 @@ from weft.emit.cpp import INCLUDE_DIR, emit, emit_many, list_dims, size_names
 from weft.errors import InvalidProgramError, Location
 from weft.run.build import KernelSource, build
 from weft.run.cache import CacheFolder
-from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram
@@ -210,9 +210,9 @@ def test_the_whole_way_through_run(tmp_path: Path) -> None:
     (kernel,) = kernels(program)
     signature = KernelSignature(
         "linear",
-        tuple(Input(n, len(k.lists), k.dtype) for n, k in program.inputs),
-        (Size("M", 0, 0), Size("K", 0, 1), Size("N", 1, 1)),
-        (Output(("M", "N"), DType.bfloat16),),
+        tuple(InputSpec(n, len(k.lists), k.dtype) for n, k in program.inputs),
+        (SizeSpec("M", 0, 0), SizeSpec("K", 0, 1), SizeSpec("N", 1, 1)),
+        (OutputSpec(("M", "N"), DType.bfloat16),),
     )
     assert tuple(s.name for s in signature.sizes) == size_names(program, kernel)
     folder = tmp_path / "cache"

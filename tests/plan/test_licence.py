@@ -11,11 +11,11 @@ from weft.errors import VerificationError
 from weft.options import options
 from weft.plan.choose import region
 from weft.run import stats
-from weft.verify import Argument, Shown, Verdict
+from weft.verify import Aspect, Shown, Verdict
 
 CLASSES = (
-    Shown(Argument.rational, "of degree 3", decides=True, bound=2.0**-60),
-    Shown(Argument.constants, "agrees at numbers beside 3.7", decides=False),
+    Shown(Aspect.rational, "of degree 3", decides=True, bound=2.0**-60),
+    Shown(Aspect.constants, "agrees at numbers beside 3.7", decides=False),
 )
 SAID = {
     "equal": Verdict(True, 1e-19, "agrees", ({"m": 3},), CLASSES[:1], (1073741827,), agrees=True),

@@ -11,7 +11,7 @@ import weft
 from testkit.block import paper
 from weft.api.program import Program
 from weft.block.program import BlockProgram
-from weft.cascade import Chains, Found
+from weft.cascade import Chains, FoundChains
 from weft.defects import noticed
 from weft.fuse.safety import Safe, make_safe
 from weft.options import options
@@ -69,7 +69,7 @@ def test_candidates_that_cannot_be_kernels_say_why():
 
 
 def no_chains(program: TensorProgram, *, running: bool = False) -> Chains:
-    return Chains(program, Found((), (), ()))
+    return Chains(program, FoundChains((), (), ()))
 
 
 def test_candidates_whose_exponentials_lost_their_shift_are_listed(monkeypatch):

@@ -8,7 +8,7 @@ import torch
 import weft
 from weft.api.backend import compile_graph
 from weft.plan import Plan
-from weft.plan.execute.sizes import Found, found
+from weft.plan.execute.sizes import SizeSource, found
 from weft.tensor import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Derived, Extent, Input, TensorProgram
@@ -49,10 +49,10 @@ def test_a_size_is_read_off_what_shows_it_or_follows():
     x = Input("x", (Axis("k", k), Axis("m", m)), DType.float32)
     rest = Space("R")
     program = TensorProgram((x,), (Extent("t", (), DType.float32, gone),), ("t",), derived=(Derived(rest, m, 2, None),))
-    assert found(m, program, {"x"}) == Found("x", 1)
+    assert found(m, program, {"x"}) == SizeSource("x", 1)
     size = found(rest, program, {"x"})
     assert size.size({"x": torch.zeros(4, 9)}) == 7
-    with pytest.raises(weft.errors.UnsupportedError, match="the size of N cannot be read off"):
+    with pytest.raises(weft.errors.UnsupportedError, match="the size of N cannot be read from"):
         found(gone, program, {"x"})
     with pytest.raises(weft.errors.UnsupportedError):
         found(m, program, set())

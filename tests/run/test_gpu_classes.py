@@ -11,7 +11,7 @@ from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu import GpuSignature, KernelClass, class_of
 from weft.run.gpu.signature import LONGEST
-from weft.run.launch import Input, Output, Size
+from weft.run.launch import InputSpec, OutputSpec, SizeSpec
 from weft.tensor.dtypes import DType
 
 SIZES = {"M": 64, "N": 48}
@@ -55,7 +55,7 @@ def test_what_no_kernel_can_take_is_refused() -> None:
     class_of(TWICE, [0, 0, 0], {"M": LONGEST - 1, "N": 1}, [1, 1, 1])
     with pytest.raises(UnsupportedError, match="N without elements"):
         class_of(TWICE, [0, 0, 0], {"M": 1, "N": 0}, [1, 1, 1])
-    complex_input = TWICE.kernel._replace(inputs=(Input("x", 2, DType.complex64), TWICE.kernel.inputs[1]))
+    complex_input = TWICE.kernel._replace(inputs=(InputSpec("x", 2, DType.complex64), TWICE.kernel.inputs[1]))
     with pytest.raises(UnsupportedError, match="Triton has no complex64"):
         class_of(replace(TWICE, kernel=complex_input), [0, 0, 0], SIZES, [48, 1, 1])
     with pytest.raises(ValueError, match="2 strides for a kernel with 3"):
@@ -89,7 +89,7 @@ def test_a_class_that_knows_less_serves_calls_of_one_that_knows_more(own: str, o
 
 def test_a_signature_can_be_read_back() -> None:
     kernel = TWICE.kernel._replace(
-        sizes=(*TWICE.kernel.sizes, Size("P")), outputs=(Output(("M", 3), DType.bfloat16),), given=(0,)
+        sizes=(*TWICE.kernel.sizes, SizeSpec("P")), outputs=(OutputSpec(("M", 3), DType.bfloat16),), given=(0,)
     )
     constants = (*TWICE.constants, WholeConstant("WHOLE_m", "M", 16), WholeConstant("WHOLE_n", "N", 0, 16))
     grid = (GridLoop("P", 4), GridLoop(10, 3))

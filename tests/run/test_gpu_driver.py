@@ -85,7 +85,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 
 
 def test_a_binary_is_loaded_into_the_context_of_its_gpu(library: Library) -> None:
-    assert driver.load(BINARY, 1) == driver.Loaded(0xF0, 40, 24)
+    assert driver.load(BINARY, 1) == driver.LoadedBinary(0xF0, 40, 24)
     names = [name for name, *_ in library.asked]
     assert names.index("cuCtxPushCurrent_v2") < names.index("cuModuleLoadData") < names.index("cuCtxPopCurrent_v2")
     assert library.of("cuCtxPushCurrent_v2") == [[0xC1]]

@@ -16,9 +16,9 @@ from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import GridLoop
 from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu import Assembled, GpuSignature, KernelClass
-from weft.run.gpu.driver import Loaded
+from weft.run.gpu.driver import LoadedBinary
 from weft.run.gpu.launch import Runtime, make_gpu_launcher, refusing
-from weft.run.launch import Output, Size
+from weft.run.launch import OutputSpec, SizeSpec
 from weft.target import Target
 from weft.tensor.dtypes import DType
 
@@ -95,9 +95,9 @@ class Gpu:
         self.allocated.append(torch.empty_strided(sizes, strides, dtype=dtype))
         return self.allocated[-1]
 
-    def load(self, assembled: Assembled, device: int) -> Loaded:
+    def load(self, assembled: Assembled, device: int) -> LoadedBinary:
         self.loads.append((str(assembled.kind), device))
-        return Loaded(100 + len(self.loads), 32, 0)
+        return LoadedBinary(100 + len(self.loads), 32, 0)
 
     def start(self, config: int, function: int, parameters: int, extra: None) -> int:
         assert extra is None
@@ -242,7 +242,7 @@ def test_what_no_kernel_can_take_is_refused() -> None:
 
 def test_given_outputs_and_passed_sizes() -> None:
     gpu = Gpu()
-    kernel = TWICE.kernel._replace(sizes=(*TWICE.kernel.sizes, Size("P")), given=(0,))
+    kernel = TWICE.kernel._replace(sizes=(*TWICE.kernel.sizes, SizeSpec("P")), given=(0,))
     launch = gpu.launcher(replace(TWICE, kernel=kernel, grid=(GridLoop("P", 4),)))
     x, b = tensors(16, 48)
     out = OnGpu(torch.zeros(16 * 48 + 1)[1:].view(16, 48))
@@ -257,7 +257,7 @@ def test_given_outputs_and_passed_sizes() -> None:
 
 def test_a_kernel_without_inputs_runs_on_the_current_gpu() -> None:
     gpu = Gpu(now=1)
-    kernel = TWICE.kernel._replace(inputs=(), sizes=(Size("M"),), outputs=(Output(("M", 2), DType.int64),))
+    kernel = TWICE.kernel._replace(inputs=(), sizes=(SizeSpec("M"),), outputs=(OutputSpec(("M", 2), DType.int64),))
     launch = gpu.launcher(GpuSignature(kernel, grid=(GridLoop("M", 16),)))
     (out,) = launch(40)
     assert (tuple(out.shape), out.dtype) == ((40, 2), torch.int64)
@@ -330,6 +330,6 @@ def test_much_that_is_remembered_is_forgotten(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_signature_that_reads_what_is_not_there() -> None:
-    kernel = TWICE.kernel._replace(sizes=(Size("M", 0, 0), Size("N", 1, 1)))
+    kernel = TWICE.kernel._replace(sizes=(SizeSpec("M", 0, 0), SizeSpec("N", 1, 1)))
     with pytest.raises(ValueError, match="not there"):
         make_gpu_launcher(replace(TWICE, kernel=kernel), Gpu().binary_of)

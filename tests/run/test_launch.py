@@ -13,7 +13,7 @@ import torch
 from weft.errors import CompilerError
 from weft.run.build import KernelSource
 from weft.run.compiler import compile_shared_library
-from weft.run.launch import Input, KernelSignature, Launcher, Output, Size, make_launcher
+from weft.run.launch import InputSpec, KernelSignature, Launcher, OutputSpec, SizeSpec, make_launcher
 from weft.run.load import NativeFunction, load
 from weft.tensor.dtypes import DType
 
@@ -109,7 +109,7 @@ def test_a_default_device_does_not_move_the_outputs(affine: Launcher) -> None:
 @pytest.mark.parametrize("dims", [(), (3,), ("n",), ("n", 2), (0, "n"), ("n", "n", 3), (2, 0, 4)])
 @pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.unknown])
 def test_outputs_are_as_empty_gives_them(dims: tuple[str | int, ...], dtype: DType) -> None:
-    signature = KernelSignature("f", (Input("x", 1, dtype),), (Size("n", 0, 0),), (Output(dims, dtype),))
+    signature = KernelSignature("f", (InputSpec("x", 1, dtype),), (SizeSpec("n", 0, 0),), (OutputSpec(dims, dtype),))
     launch = make_launcher(signature, recorder(signature)[0])
     for n in (0, 1, 5):
         kind: torch.dtype = getattr(torch, dtype.name)
@@ -119,7 +119,7 @@ def test_outputs_are_as_empty_gives_them(dims: tuple[str | int, ...], dtype: DTy
 
 
 def test_scalars_no_sizes_and_no_outputs() -> None:
-    signature = KernelSignature("f", (Input("x", 0, F32),), (), ())
+    signature = KernelSignature("f", (InputSpec("x", 0, F32),), (), ())
     function, seen = recorder(signature)
     x = torch.tensor(1.0)
     assert make_launcher(signature, function, threads=1)(x) == ()
@@ -128,7 +128,7 @@ def test_scalars_no_sizes_and_no_outputs() -> None:
 
 def test_names_of_sizes_need_not_be_names_of_variables() -> None:
     signature = KernelSignature(
-        "f", (Input("class", 2, F32),), (Size("x.0 rows", 0, 1),), (Output(("x.0 rows",), F32),)
+        "f", (InputSpec("class", 2, F32),), (SizeSpec("x.0 rows", 0, 1),), (OutputSpec(("x.0 rows",), F32),)
     )
     [out] = make_launcher(signature, recorder(signature)[0])(torch.zeros(2, 6))
     assert out.shape == (6,)
@@ -137,7 +137,11 @@ def test_names_of_sizes_need_not_be_names_of_variables() -> None:
 def test_an_output_that_is_given_is_written_into() -> None:
     """The second launch of two that write parts of one tensor: it gives back the tensor that it got."""
     signature = KernelSignature(
-        "f", (Input("x", 1, F32),), (Size("n", 0, 0),), (Output(("n",), F32), Output((2,), F32)), given=(1,)
+        "f",
+        (InputSpec("x", 1, F32),),
+        (SizeSpec("n", 0, 0),),
+        (OutputSpec(("n",), F32), OutputSpec((2,), F32)),
+        given=(1,),
     )
     function, seen = recorder(signature)
     begun = torch.zeros(2)
@@ -151,11 +155,11 @@ def test_an_output_that_is_given_is_written_into() -> None:
 @pytest.mark.parametrize(
     "signature",
     [
-        KernelSignature("f", (Input("x", 1, F32),), (), (), given=(0,)),
-        KernelSignature("f", (Input("x", 1, F32),), (Size("n", 0, 1),), ()),
-        KernelSignature("f", (Input("x", 1, F32),), (Size("n", 1, 0),), ()),
-        KernelSignature("f", (Input("x", 2, F32),), (Size("n", 0, 0), Size("n", 0, 1)), ()),
-        KernelSignature("f", (Input("x", 1, F32),), (), (Output(("n",), F32),)),
+        KernelSignature("f", (InputSpec("x", 1, F32),), (), (), given=(0,)),
+        KernelSignature("f", (InputSpec("x", 1, F32),), (SizeSpec("n", 0, 1),), ()),
+        KernelSignature("f", (InputSpec("x", 1, F32),), (SizeSpec("n", 1, 0),), ()),
+        KernelSignature("f", (InputSpec("x", 2, F32),), (SizeSpec("n", 0, 0), SizeSpec("n", 0, 1)), ()),
+        KernelSignature("f", (InputSpec("x", 1, F32),), (), (OutputSpec(("n",), F32),)),
     ],
 )
 def test_a_signature_that_cannot_be_launched(signature: KernelSignature) -> None:
@@ -196,7 +200,11 @@ def test_one_openmp_runtime_in_the_process(affine: Launcher) -> None:
 
 def test_a_size_that_no_input_shows_is_passed_last() -> None:
     signature = KernelSignature(
-        "f", (Input("x", 1, F32),), (Size("m"), Size("n", 0, 0)), (Output(("m",), F32), Output(("n",), F32)), given=(1,)
+        "f",
+        (InputSpec("x", 1, F32),),
+        (SizeSpec("m"), SizeSpec("n", 0, 0)),
+        (OutputSpec(("m",), F32), OutputSpec(("n",), F32)),
+        given=(1,),
     )
     function, seen = recorder(signature)
     made, given = make_launcher(signature, function, threads=1)(torch.zeros(5), torch.zeros(5), 3)

@@ -14,7 +14,7 @@ from weft.tensor.formula import Formula, Polynomial
 from weft.tensor.modular import FAMILY, LEAST
 from weft.tensor.program import Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
-from weft.verify import Argument, Verdict, equivalent
+from weft.verify import Aspect, Verdict, equivalent
 from weft.verify.classes import Chances
 
 F = DType.float32
@@ -35,7 +35,7 @@ def compared(one: Scalar, other: Scalar, dtype: DType = F, of: DType = F) -> Ver
     return equivalent(first, second, SHAPES)
 
 
-def kinds(verdict: Verdict) -> set[Argument]:
+def kinds(verdict: Verdict) -> set[Aspect]:
     return {each.kind for each in verdict.classes}
 
 
@@ -108,49 +108,49 @@ def test_a_verdict_can_be_computed_again_and_is_drawn_anew_otherwise() -> None:
 
 
 TANH_TWICE = apply("tanh", apply("tanh", X))
-CLAIMS: dict[str, tuple[Scalar, Scalar, set[Argument], bool]] = {
+CLAIMS: dict[str, tuple[Scalar, Scalar, set[Aspect], bool]] = {
     # both sides, their classes, and whether there is a number
     "rational": (
         apply("div", apply("add", X, Y), Z),
         apply("add", apply("div", X, Z), apply("div", Y, Z)),
-        {Argument.rational},
+        {Aspect.rational},
         True,
     ),
     "one exponential": (
         apply("exp", apply("sub", X, Y)),
         apply("div", apply("exp", X), apply("exp", Y)),
-        {Argument.rational, Argument.exponentials},
+        {Aspect.rational, Aspect.exponentials},
         True,
     ),
     "sums of exponentials": (
         apply("mul", apply("add", apply("exp", X), apply("exp", Y)), apply("exp", Z)),
         apply("add", apply("exp", apply("add", X, Z)), apply("exp", apply("add", Y, Z))),
-        {Argument.rational, Argument.exponentials},
+        {Aspect.rational, Aspect.exponentials},
         False,
     ),
     "exponentials in an exponent": (
         apply("exp", apply("exp", apply("add", X, Y))),
         apply("exp", apply("mul", apply("exp", X), apply("exp", Y))),
-        {Argument.rational, Argument.exponentials},
+        {Aspect.rational, Aspect.exponentials},
         False,
     ),
     "a function": (
         apply("mul", apply("tanh", apply("add", X, Y)), Z),
         apply("mul", Z, apply("tanh", apply("add", Y, X))),
-        {Argument.rational, Argument.functions},
+        {Aspect.rational, Aspect.functions},
         True,
     ),
     "a function of exponentials": (
         apply("tanh", apply("exp", apply("add", X, Y))),
         apply("tanh", apply("mul", apply("exp", X), apply("exp", Y))),
-        {Argument.rational, Argument.exponentials, Argument.functions},
+        {Aspect.rational, Aspect.exponentials, Aspect.functions},
         False,
     ),
-    "a maximum": (apply("maximum", X, Y), apply("maximum", Y, X), {Argument.rational, Argument.order}, False),
+    "a maximum": (apply("maximum", X, Y), apply("maximum", Y, X), {Aspect.rational, Aspect.order}, False),
     "relu": (
         apply("maximum", X, Lit(0.0)),
         apply("where", apply("gt", X, Lit(0.0)), X, Lit(0.0)),
-        {Argument.rational, Argument.order},
+        {Aspect.rational, Aspect.order},
         False,
     ),
     "a comparison that cancels": (
@@ -160,13 +160,13 @@ CLAIMS: dict[str, tuple[Scalar, Scalar, set[Argument], bool]] = {
             apply("where", apply("lt", Y, Lit(3.7)), Y, Z),
         ),
         X,
-        {Argument.rational, Argument.functions},
+        {Aspect.rational, Aspect.functions},
         True,
     ),
     "a clamp": (
         apply("mul", apply("minimum", apply("add", X, Y), Lit(6.0)), Lit(2.0)),
         apply("mul", Lit(2.0), apply("minimum", apply("add", Y, X), Lit(6.0))),
-        {Argument.rational, Argument.functions},
+        {Aspect.rational, Aspect.functions},
         True,
     ),
 }
@@ -209,41 +209,41 @@ def test_what_is_claimed_has_an_argument_and_a_number_by_a_theorem_alone(name: s
         assert 0 < verdict.error_probability < 1e-9
 
 
-OPEN: dict[str, tuple[Scalar, Scalar, DType, DType, Argument]] = {
+OPEN: dict[str, tuple[Scalar, Scalar, DType, DType, Aspect]] = {
     "a threshold that no random element meets": (
         apply("where", apply("gt", apply("mul", X, Y), Lit(1e30)), Lit(0.0), apply("mul", X, Y)),
         apply("mul", X, Y),
-        *(F, F, Argument.constants),
+        *(F, F, Aspect.constants),
     ),
     "the negation of a comparison": (
         apply("where", apply("gt", X, Lit(3.7)), Y, Z),
         apply("where", apply("le", X, Lit(3.7)), Z, Y),
-        *(F, F, Argument.constants),
+        *(F, F, Aspect.constants),
     ),
     "equal to a number": (
         apply("where", apply("eq", apply("mul", X, Lit(2.0)), Lit(3.0)), Lit(1.0), X),
         X,
-        *(F, F, Argument.constants),
+        *(F, F, Aspect.constants),
     ),
     "equal to 0": (
         apply("where", apply("eq", apply("fma", X, Y, Lit(7.0)), Lit(0.0)), Z, X),
         X,
         F,
         F,
-        Argument.constants,
+        Aspect.constants,
     ),
     "elements equal to each other": (
         apply(
             "where", apply("eq", apply("add", apply("mul", X, X), apply("mul", Y, Y)), apply("mul", Z, Z)), Lit(0.0), X
         ),
         X,
-        *(F, F, Argument.constants),
+        *(F, F, Aspect.constants),
     ),
-    "NaN": (apply("where", apply("isnan", X), Y, X), X, F, F, Argument.special),
+    "NaN": (apply("where", apply("isnan", X), Y, X), X, F, F, Aspect.special),
     "integers": (
         apply("bitwise_xor", apply("bitwise_xor", X, Y), Y),
         X,
-        *(DType.int64, DType.int64, Argument.integers),
+        *(DType.int64, DType.int64, Aspect.integers),
     ),
 }
 
@@ -269,7 +269,7 @@ def test_sums_and_products_of_integers_are_those_of_any_elements() -> None:
     other = apply("add", apply("mul", X, Y), apply("mul", X, Z))
     verdict = compared(one, other, **whole)
     assert verdict.equal is True
-    assert kinds(verdict) == {Argument.rational, Argument.integers}
+    assert kinds(verdict) == {Aspect.rational, Aspect.integers}
     assert verdict.error_probability is not None
     assert compared(one, apply("mul", X, apply("add", Y, Y)), **whole).equal is False
     # i * (1 / i) is 1 among elements, and 0 among integers.
@@ -293,7 +293,7 @@ def test_booleans_are_exhausted_where_each_result_depends_on_few() -> None:
 
     verdict = equivalent(of(never), of(apply("logical_and", never, Arg(1))), shapes)
     assert verdict.equal is True
-    assert kinds(verdict) == {Argument.integers}
+    assert kinds(verdict) == {Aspect.integers}
     for seed in range(3):
         assert equivalent(of(every), of(never), shapes, seed=seed).equal is False
 

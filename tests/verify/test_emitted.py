@@ -13,7 +13,7 @@ from weft.tensor.program import Cast, Elementwise, Extent, Iota, Monoid, Order, 
 from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.cases import FAR, MANY, cases, fitted, points
 from weft.verify.eager import EagerDomain, MaskedDomain
-from weft.verify.emitted import Tally
+from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import REGIMES, labels, layout_of
 
 
@@ -79,7 +79,7 @@ def right(case):
 
 
 def verdict(program, results=right, draws=1) -> str | None:
-    tally = Tally(program)
+    tally = ErrorTally(program)
     for case in cases(program, [], [sizes_of(program)], 0, draws):
         tally.add(case, results(case))
     return tally.verdict()
@@ -138,7 +138,7 @@ def test_more_range_than_eager_is_right():
     huge = {n: v * 1e30 for n, v in case.inputs.items()}
     big = type(case)(program, case.sizes, huge, case.layout, 0)
     assert not np.isfinite(big.eager[0]).all()
-    tally = Tally(program)
+    tally = ErrorTally(program)
     tally.add(big, big.exact)
     assert tally.verdict() is None
 
@@ -227,7 +227,7 @@ def one_case(program, change, results) -> str | None:
     case = next(iter(cases(program, [], [sizes_of(program)], 0)))
     inputs = {name: change(v) for name, v in case.inputs.items()}
     made = type(case)(program, case.sizes, inputs, case.layout, 0)
-    tally = Tally(program)
+    tally = ErrorTally(program)
     tally.add(made, results(made))
     return tally.verdict()
 
@@ -277,7 +277,7 @@ def test_sums_of_products_beyond_the_range_on_both_sides_depend_on_their_order(d
             x, y = (v.shape for v in case.inputs.values())
             made = {"x": np.broadcast_to([first, second, 0.0], x), "y": np.full(y, 2.5)}
             case = type(case)(program, case.sizes, made, case.layout, 0)
-            tally = Tally(program)
+            tally = ErrorTally(program)
             tally.add(case, (np.full_like(case.exact[0], found),))
             right = said is None or found > 0
             assert (tally.verdict() is None) is right, (first, second, found, tally.verdict())
@@ -376,7 +376,7 @@ def test_rounding_decides_also_where_a_mask_excludes_operands():
         inputs = {name: kinds[name](v) for name, v in case.inputs.items()}
         made = type(case)(program, case.sizes, inputs, case.layout, 0)
         assert np.isnan(made.exact[0]).any()
-        tally = Tally(program)
+        tally = ErrorTally(program)
         tally.add(made, masked(off)(made))
         assert (tally.verdict() is None) is right, tally.verdict()
 
@@ -397,7 +397,7 @@ def test_equal_terms_are_rounded_alike():
     sizes = {s.name: size for s, size in zip(program.spaces(), (len(REGIMES), 8192), strict=True)}
 
     def found(off):
-        tally = Tally(program)
+        tally = ErrorTally(program)
         for case in cases(program, [], [sizes], 0):
             x = case.inputs["x"].reshape(len(REGIMES), 2048, 4)
             with np.errstate(all="ignore"):

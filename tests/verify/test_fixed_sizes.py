@@ -22,7 +22,7 @@ from weft.tensor.scalar import Arg, Lit, Scalar, substitute
 from weft.tensor.scalar import apply as op
 from weft.verify import verify
 from weft.verify.sizes import different_size, freed
-from weft.verify.verdict import Argument
+from weft.verify.verdict import Aspect
 
 ROW, COLUMN = Arg(0), Arg(1)
 LARGE = 8192
@@ -210,7 +210,7 @@ def test_numbers_that_no_check_reaches_are_said():
     verdict = verify(far, scheduled(far), trials=1)
     assert verdict.agrees
     assert verdict.equal is None
-    (slices,) = (shown for shown in verdict.classes if shown.kind is Argument.slices)
+    (slices,) = (shown for shown in verdict.classes if shown.kind is Aspect.slices)
     assert slices.shown == "N: what indices beyond 65536 decide was not seen"
     filled = op("where", op("le", COLUMN, ROW), Arg(2), Lit(-1e9))
     near = over_indices(op("le", COLUMN, ROW), None, None)

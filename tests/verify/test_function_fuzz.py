@@ -18,11 +18,11 @@ from weft.lab.fuzz import functions as fuzz_functions
 from weft.lab.fuzz import processes as fuzz_processes
 from weft.lab.fuzz import trial as function_trial
 from weft.lab.fuzz.campaign import Course, Outcome, Tally
-from weft.lab.fuzz.function_rows import ROWS, Effect
+from weft.lab.fuzz.function_rows import ROWS, Exactness
 from weft.lab.fuzz.function_values import LAYOUTS, VALUES
 from weft.lab.fuzz.functions import campaign, reproducer
 from weft.lab.fuzz.processes import Ended, Pool
-from weft.lab.fuzz.random_functions import Argument, RandomFunction, Statement, random_function, smaller
+from weft.lab.fuzz.random_functions import RandomArgument, RandomFunction, Statement, random_function, smaller
 from weft.lab.fuzz.trial import tried
 from weft.options import current
 
@@ -66,11 +66,11 @@ def test_every_row_has_a_meaning():
 
 
 def test_nothing_decides_by_what_is_rounded():
-    rounds = Statement("v0", "a0 * 0.1", Effect.rounds, keeps=False)
-    decides = Statement("v1", "v0 > a1", Effect.decides, keeps=True)
+    rounds = Statement("v0", "a0 * 0.1", Exactness.rounds, keeps=False)
+    decides = Statement("v1", "v0 > a1", Exactness.decides, keeps=True)
     function = drawn(outputs="v1")
     assert not replace(function, statements=(rounds, decides)).decides_rightly()
-    exact = replace(rounds, text="a0.mT", effect=Effect.exact, keeps=True)
+    exact = replace(rounds, text="a0.mT", effect=Exactness.exact, keeps=True)
     assert replace(function, statements=(exact, decides)).decides_rightly()
     assert not replace(function, statements=(decides, exact)).decides_rightly()  # v0 is not there yet
 
@@ -98,7 +98,7 @@ def test_wrong_results_are_found(monkeypatch, stage):
 
 
 def test_lost_writes_lost_memory_and_exceptions_are_found(monkeypatch):
-    writes = (Statement(None, "a0.mul_(2.0)", Effect.rounds, keeps=False),)
+    writes = (Statement(None, "a0.mul_(2.0)", Exactness.rounds, keeps=False),)
     function = drawn(entry="compile", outputs="a1", statements=writes)
     monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (b,))
     found = tried(function).finding
@@ -185,8 +185,8 @@ def test_a_reference_that_cancels_is_no_judge_of_roundings(monkeypatch):
 
 def test_elements_that_are_read_and_written_at_once_are_as_pytorch_traces_them():
     writes = (
-        Statement("v0", "a0.diagonal()", Effect.exact, keeps=True),
-        Statement(None, "a0[0] += v0[0]", Effect.exact, keeps=True),
+        Statement("v0", "a0.diagonal()", Exactness.exact, keeps=True),
+        Statement(None, "a0[0] += v0[0]", Exactness.exact, keeps=True),
     )
     arguments = tuple(replace(a, dims=("n", "n", "n"), dtype="int64") for a in drawn("a0").arguments)
     found = tried(drawn(statements=writes, arguments=arguments))
@@ -198,7 +198,7 @@ def test_the_numbers_of_such_a_write_are_judged_beside_those(monkeypatch, wrong)
     """Beside PyTorch's own tracing by the error rule: products are rounded otherwise in each."""
     if wrong:
         monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda *given: tuple(v * 1.01 for v in f(*given)))
-    moved = Statement(None, "a0.add_(a0.narrow(-1, 0, 1))", Effect.exact, keeps=True)
+    moved = Statement(None, "a0.add_(a0.narrow(-1, 0, 1))", Exactness.exact, keeps=True)
     found = tried(drawn(statements=(moved, *drawn("a0 @ a0.mT").statements), entry="compile")).finding
     assert (found is not None) is wrong, found
 
@@ -352,7 +352,7 @@ def _of_what_is_visible(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 )
 def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
     square = tuple(
-        Argument(name, ("n", "n"), "float32", values, "dense")
+        RandomArgument(name, ("n", "n"), "float32", values, "dense")
         for name, values in (("a0", "normal"), ("a1", "infinite"))
     )
     function = drawn(
@@ -388,7 +388,7 @@ def test_what_a_mask_excludes_owes_no_nan(monkeypatch, weft, stage):
 )
 def test_beside_what_a_mask_excludes_infinities_may_saturate_a_softmax(monkeypatch, weft, stage):
     """Holds that what is visible then depends on the signs of infinities alone, and not on numbers that are put in their place."""
-    square = (Argument("a0", ("n", "n"), "float32", "infinite", "dense"),)
+    square = (RandomArgument("a0", ("n", "n"), "float32", "infinite", "dense"),)
     scores = "a0.clamp(-1e4, 1e4)"
     function = drawn(
         f"F.scaled_dot_product_attention({scores}, {scores}, a0, is_causal=True)",
@@ -408,7 +408,7 @@ def _wrongly(monkeypatch, function, change):
     return tried(function).finding
 
 
-LARGE = tuple(Argument(name, ("n", "m"), "float32", "large", "dense") for name in ("a0", "a1"))
+LARGE = tuple(RandomArgument(name, ("n", "m"), "float32", "large", "dense") for name in ("a0", "a1"))
 
 
 def test_an_overflow_excuses_what_depends_on_it_alone(monkeypatch):
@@ -432,7 +432,7 @@ def test_terms_that_cancel_may_overflow_before_they_do(monkeypatch):
 def test_sums_in_fp64_that_leave_the_range_on_both_sides_depend_on_their_order(monkeypatch):
     """And on whether products are rounded. What is NaN in any order must be NaN."""
     ends, infinite = (
-        tuple(Argument(name, ("n", "m"), "float64", values, "dense") for name in ("a0", "a1"))
+        tuple(RandomArgument(name, ("n", "m"), "float64", values, "dense") for name in ("a0", "a1"))
         for values in ("ends", "infinite")
     )
     for text in ("a0 @ a0.mT", "(a0 * 1.5).sum(1)"):
@@ -449,7 +449,7 @@ def test_sums_in_fp64_that_leave_the_range_on_both_sides_depend_on_their_order(m
 
 def test_an_infinite_term_and_a_product_beyond_fp64_are_nan_or_that_infinity(monkeypatch):
     """A fused multiplication adds the product to the infinity; means leave the range as sums do."""
-    ends = Argument("a0", ("n", "n", "n"), "float64", "ends", "dense")
+    ends = RandomArgument("a0", ("n", "n", "n"), "float64", "ends", "dense")
     function = drawn("a0.mean(0) @ a0.mean(0)", entry="compile", arguments=(ends,), calls=({"n": 17},), seed=3)
     (plain,) = function.made()(*function.tensors(0))
     means = function.tensors(0)[0].mean(0)
@@ -463,7 +463,7 @@ def test_an_infinite_term_and_a_product_beyond_fp64_are_nan_or_that_infinity(mon
 def test_squares_inside_a_call_may_leave_the_range_of_fp64(monkeypatch):
     """There is nothing wider to compare with; what was no number before the call must be none after it."""
     for values, hidden in (("ends", True), ("infinite", False)):
-        argument = Argument("a0", ("n", "m"), "float64", values, "dense")
+        argument = RandomArgument("a0", ("n", "m"), "float64", values, "dense")
         function = drawn("F.group_norm(a0, 1)", entry="compile", arguments=(argument,), calls=({"n": 64, "m": 4},))
         (plain,) = function.made()(*function.tensors(0))
         assert bool(plain.isnan().any())
@@ -500,7 +500,7 @@ LUCKY = {
 def test_of_what_roundings_inside_a_function_decide_eagers_luck_is_no_measure(monkeypatch, lucky):
     """Arguments that are rounded otherwise do not show it: all of a row, or none of a sum, move with them."""
     texts, (dtype, values), weft = LUCKY[lucky]
-    argument = Argument("a0", ("n", "m"), dtype, values, "dense")
+    argument = RandomArgument("a0", ("n", "m"), dtype, values, "dense")
     function = drawn(
         *texts, outputs=f"v{len(texts) - 1}", entry="compile", arguments=(argument,), calls=({"n": 9, "m": 64},)
     )
@@ -513,7 +513,7 @@ def test_of_what_roundings_inside_a_function_decide_eagers_luck_is_no_measure(mo
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("text", ["a0.sum(-1)", "F.layer_norm(a0, (64,))", "torch.softmax(a0, -1)", "(a0 * 2).exp()"])
 def test_what_is_lost_of_a_well_conditioned_function_is_found_in_each_type(monkeypatch, dtype, text):
-    argument = Argument("a0", ("n", "m"), dtype, "normal", "dense")
+    argument = RandomArgument("a0", ("n", "m"), dtype, "normal", "dense")
     function = drawn(text, entry="compile", arguments=(argument,), calls=({"n": 9, "m": 64},))
     off = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 3e-2)
     assert _wrongly(monkeypatch, function, lambda a: (a,)) is None
@@ -524,7 +524,7 @@ def test_what_is_lost_of_a_well_conditioned_function_is_found_in_each_type(monke
 
 def test_a_row_that_is_conditioned_badly_excuses_no_other_row(monkeypatch):
     """A row of equal numbers is divided by almost 0: what it is off by says nothing of the rows beside it."""
-    argument = Argument("a0", ("n", "m"), "bfloat16", "normal", "dense")
+    argument = RandomArgument("a0", ("n", "m"), "bfloat16", "normal", "dense")
     texts = (
         "torch.cat([a0[:1] * 0 + 3.3, a0[1:]])",
         "(v0 - v0.mean(1, keepdim=True)) / (v0.std(1, keepdim=True) + 1e-6)",
@@ -559,8 +559,8 @@ def test_a_reference_that_is_nudged_holds_its_constants_in_fp64(monkeypatch):
 def test_a_write_into_memory_of_its_own_is_judged(monkeypatch):
     """Though it is what PyTorch's own tracing gives."""
     writes = (
-        Statement(None, "a0[0] += a1[0]", Effect.exact, keeps=True),
-        Statement("v0", "a0 * 2", Effect.rounds, keeps=False),
+        Statement(None, "a0[0] += a1[0]", Exactness.exact, keeps=True),
+        Statement("v0", "a0 * 2", Exactness.rounds, keeps=False),
     )
     function = drawn(statements=writes, entry="compile")
     wrong = lambda f: lambda a, b: (f(a, b)[0] * 1.01,)  # noqa: E731

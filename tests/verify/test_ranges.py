@@ -14,7 +14,7 @@ import weft
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.capture import capture
-from weft.cascade import Chains, Found
+from weft.cascade import Chains, FoundChains
 from weft.errors import ScheduleError, WeftError
 from weft.fuse.safety import Safe, make_safe
 from weft.lab.workloads.reductions import weighted_variance
@@ -228,7 +228,7 @@ def unsafe(program: BlockProgram) -> Safe:
 def without_safety(monkeypatch):
     monkeypatch.setattr("weft.fuse.safety.make_safe", unsafe)
     monkeypatch.setattr(
-        "weft.plan.choose.select.chains", lambda program, running=False: Chains(program, Found((), (), ()))
+        "weft.plan.choose.select.chains", lambda program, running=False: Chains(program, FoundChains((), (), ()))
     )
 
 

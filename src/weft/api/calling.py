@@ -59,21 +59,21 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class HeldConstant:
     """Number `index` of the tensors that the function holds: parameters, buffers, what it closes over."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class GraphOutput:
     """Number `index` of the graph's results."""
 
     index: int
 
 
-Given: TypeAlias = Leaf | Constant | Plain
-Result: TypeAlias = Leaf | Constant | Output | Plain
+Given: TypeAlias = Leaf | HeldConstant | Plain
+ReturnedValue: TypeAlias = Leaf | HeldConstant | GraphOutput | Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Calling:
     same: tuple[int, ...]
     given: tuple[Given, ...]
     returned: str
-    results: tuple[Result, ...]
+    results: tuple[ReturnedValue, ...]
 
     def on(self, device: torch.device) -> Calling:
         """Return the calling with its tensors on `device`, which is one GPU where there are several."""
@@ -118,7 +118,8 @@ class Calling:
             self._demand(leaves)
             found = run(*(self._value(each, leaves, constants) for each in self.given))
             results = [
-                found[r.index] if isinstance(r, Output) else self._value(r, leaves, constants) for r in self.results
+                found[r.index] if isinstance(r, GraphOutput) else self._value(r, leaves, constants)
+                for r in self.results
             ]
             return pytree.tree_unflatten(results, returned)
 
@@ -128,7 +129,7 @@ class Calling:
         match one:
             case Leaf(index):
                 return leaves[index]
-            case Constant(index):
+            case HeldConstant(index):
                 return constants[index]
             case Plain(value):
                 return value
@@ -208,17 +209,17 @@ def learned(
         if id(value) in places:
             return Leaf(places[id(value)])
         held.setdefault(id(value), value)
-        return Constant(list(held).index(id(value)))
+        return HeldConstant(list(held).index(id(value)))
 
     sources = tuple(map(source, given))
     returned, shape = pytree.tree_flatten(result)
     made = {id(output): number for number, output in enumerate(outputs)}
 
-    def origin(value: Any) -> Result:
+    def origin(value: Any) -> ReturnedValue:
         if not isinstance(value, torch.Tensor):
             return Plain(_plain(value, "the function returns"))
         if id(value) in made:
-            return Output(made[id(value)])
+            return GraphOutput(made[id(value)])
         if id(value) in places or id(value) in held:
             return source(value)
         raise ProgramFileError("the function returns a tensor that its graph does not compute")

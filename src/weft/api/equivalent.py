@@ -117,7 +117,7 @@ def equivalent(fn_a: Callable[..., Any], fn_b: Callable[..., Any], example_input
     if search is not None and apart is not None:
         return _refuted(search, apart, inputs)
     if search is not None and search.random:
-        said = "a function gives different results for the same inputs (random numbers, the time), so it equals nothing"
+        said = "a function gives other results on the same inputs (random numbers, the time), so nothing follows for equality"
         return verify.Verdict(None, None, said)
     for each in (first, second):
         if each.program is None:
@@ -233,7 +233,7 @@ def _checked(first: Whole, second: Whole, search: Search | None) -> verify.Verdi
         own = _own_shapes((one, other))
         if own not in shapes and all(size <= _LARGEST_FIXED for shape in own.values() for size in shape):
             verdict = verify.equivalent(one, other, [own], calls=calls)
-            alone = "at the given sizes only: one of them contains a size as a number (x.shape[-1])"
+            alone = "at the sizes given, and not at others: one of them contains a size as a number (x.shape[-1])"
             verdict = replace(verdict, reason=f"{verdict.reason}; {alone}")
     if verdict.equal is False:
         said = f"no law makes them equal{_tried(search)}. They differ by {what_differs(one, other)}"

@@ -33,10 +33,10 @@ from weft.capture import (
     FromNothing,
     FromProgram,
     FromSizes,
-    Layout,
-    Number,
+    MemoryLayout,
     OpaqueCall,
     Operand,
+    RuntimeNumber,
     Told,
     Write,
     Written,
@@ -46,16 +46,16 @@ from weft.errors import ProgramFileError, WeftError
 from weft.plan import CompiledRegion, Kernel, Plan
 from weft.plan.execute.plan import running
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, ViewStep
-from weft.plan.execute.sizes import Found
+from weft.plan.execute.sizes import SizeSource
 from weft.plan.targets import toolchain
-from weft.plan.targets.packed import FORMS, Atom, name_of, packed, unpacked
+from weft.plan.targets.packed import FORMS, PackedAs, name_of, packed, unpacked
 from weft.run.key import source_hash
 from weft.schedule import Schedule
 from weft.target import Target
 from weft.tensor import passes
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
-from weft.verify import Argument, Shown, Verdict
+from weft.verify import Aspect, Shown, Verdict
 
 _FORMAT = 3
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
@@ -135,10 +135,10 @@ def _of_torch(kind: type, name: str) -> Any:
 
 
 _ATOMS = {
-    "operation": Atom(OpOverload, OpOverload.name, _operation),
-    "device": Atom(torch.device, str, torch.device),
+    "operation": PackedAs(OpOverload, OpOverload.name, _operation),
+    "device": PackedAs(torch.device, str, torch.device),
     **{
-        kind.__name__: Atom(kind, _torch_name, functools.partial(_of_torch, kind))
+        kind.__name__: PackedAs(kind, _torch_name, functools.partial(_of_torch, kind))
         for kind in (torch.dtype, torch.layout, torch.memory_format)
     },
 }
@@ -151,11 +151,11 @@ _OWN = (
         Captured,
         CallStep,
         ViewStep,
-        Found,
+        SizeSource,
         View,
         Verdict,
         Shown,
-        Argument,
+        Aspect,
     ),
     *(
         Fallback,
@@ -163,16 +163,16 @@ _OWN = (
         FromNothing,
         FromProgram,
         FromSizes,
-        Layout,
+        MemoryLayout,
         OpaqueCall,
         Operand,
         Told,
-        Number,
+        RuntimeNumber,
         Write,
         Effect,
         Written,
     ),
-    *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.Constant, calling.Output),
+    *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.HeldConstant, calling.GraphOutput),
 )
 _FORMS = {**FORMS, **_ATOMS, **{name_of(form): form for form in _OWN}}
 
@@ -242,7 +242,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
     }
     with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        archive.writestr(_PROGRAM, packed(saved, _FORMS | {"kernel": Atom(Kernel, writer.kernel, _unread)}))
+        archive.writestr(_PROGRAM, packed(saved, _FORMS | {"kernel": PackedAs(Kernel, writer.kernel, _unread)}))
         for name, content in writer.files.items():
             archive.writestr(name, content)
     return path
@@ -285,9 +285,9 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
             files = {name: archive.read(name) for name in names}
         place = toolchain(target).place(device)
         # A graph's tensors are all on one device, which need not be the one that it was traced on.
-        forms = _FORMS | {"device": Atom(torch.device, str, lambda _: place)}
+        forms = _FORMS | {"device": PackedAs(torch.device, str, lambda _: place)}
         reader = _Reader(files, target, place)
-        forms["kernel"] = Atom(Kernel, _unread, reader.kernel)
+        forms["kernel"] = PackedAs(Kernel, _unread, reader.kernel)
         return reader.loaded(unpacked(files[_PROGRAM], SavedProgram, forms))
     except WeftError:
         raise

@@ -12,7 +12,7 @@ from weft.capture.recording import Call, Slot, by_name
 from weft.capture.sizes import symbolic
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
-from weft.tensor.builder import Builder, Number, Ref, Size
+from weft.tensor.builder import Builder, Number, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
 _FOREVER = 2**63 - 1
@@ -195,7 +195,7 @@ class Arguments:
             raise UnsupportedError(f"{expr} is not the size of any tensor before it")
         return found
 
-    def size(self, size: Any) -> Size:
+    def size(self, size: Any) -> SizeOrAxis:
         """Returns a size for the builder: a number, or the axis of a tensor that is as long."""
         return size if isinstance(size, int) else self.axis(size)
 

@@ -51,7 +51,7 @@ class Operand:
     kept: tuple[bool, ...]
     order: tuple[int, ...] | None = None
     flagged: bool = False
-    layout: Layout | None = None
+    layout: MemoryLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class RuntimeNumber:
     """A number that depends on the sizes of the inputs, on numbers among them, or on the content of tensors.
 
     Attributes:
@@ -107,7 +107,7 @@ class OpaqueCall:
     Attributes:
         name: what `Opaque.call` says; opaque nodes of one name are results of one call.
         target: the overload, which changes none of its arguments; or a `Write`, an `Effect`, a `Piece`.
-        args, kwargs: an `Operand` in place of each tensor, a `Number` of each symbolic size.
+        args, kwargs: an `Operand` in place of each tensor, a `RuntimeNumber` of each symbolic size.
         results: per leaf of what it returns: the program's value, or None where it is none.
         random: it draws from a generator, so it must run once, in order, whether read or not.
         pinned: its result goes out as a view of an input or another output: it must not be copied.
@@ -129,7 +129,7 @@ class OpaqueCall:
     def reads(self) -> tuple[str, ...]:
         """The values that it reads, each once."""
         leaves = pytree.tree_leaves((self.args, self.kwargs))
-        told = (operand for leaf in leaves if isinstance(leaf, Number) for operand in leaf.tensors)
+        told = (operand for leaf in leaves if isinstance(leaf, RuntimeNumber) for operand in leaf.tensors)
         every = (*(leaf for leaf in leaves if isinstance(leaf, Operand)), *told)
         return tuple(dict.fromkeys(operand.value for operand in every))
 
@@ -153,7 +153,7 @@ class OpaqueCall:
             match leaf:
                 case Operand():
                     return seen(leaf)
-                case Number():
+                case RuntimeNumber():
                     return leaf.value(arguments, seen)
                 case _:
                     return leaf
@@ -165,12 +165,12 @@ class OpaqueCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryLayout:
     """Where the elements of a tensor lie in its memory: its sizes, its strides, and the place of the first element, in elements."""
 
-    sizes: tuple[Number | int, ...]
-    strides: tuple[Number | int, ...]
-    start: Number | int
+    sizes: tuple[RuntimeNumber | int, ...]
+    strides: tuple[RuntimeNumber | int, ...]
+    start: RuntimeNumber | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class FromProgram:
 
     index: int
     order: tuple[int, ...] | None = None
-    layout: Layout | None = None
+    layout: MemoryLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class FromArgument:
 class FromSizes:
     """An output of the graph: a number. `told` says which outputs of the program are the tensors that it is read of."""
 
-    number: Number
+    number: RuntimeNumber
     told: tuple[tuple[Operand, int], ...] = ()
 
 
@@ -209,7 +209,7 @@ class FromNothing:
     value: Any
 
 
-Result: TypeAlias = FromProgram | FromArgument | FromSizes | FromNothing
+GraphResult: TypeAlias = FromProgram | FromArgument | FromSizes | FromNothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +235,7 @@ class Captured:
     program: TensorProgram | None
     arguments: tuple[int, ...] = ()
     calls: Mapping[str, OpaqueCall] = field(default_factory=dict[str, OpaqueCall])
-    results: tuple[Result, ...] = ()
+    results: tuple[GraphResult, ...] = ()
     writes: tuple[tuple[int, int], ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     views: tuple[Fallback, ...] = ()
@@ -244,7 +244,7 @@ class Captured:
     leaving: Callable[[Mapping[int, str]], Captured] | None = None
     constants: tuple[torch.Tensor, ...] = ()
     recording: Recording | None = None
-    sizes: Mapping[Space, Number] = field(default_factory=dict[Space, Number])
+    sizes: Mapping[Space, RuntimeNumber] = field(default_factory=dict[Space, RuntimeNumber])
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
@@ -270,7 +270,7 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     return tensor.permute(tuple(order)).contiguous().permute(back)
 
 
-def laid_out(tensor: torch.Tensor, layout: Layout, arguments: Sequence[Any]) -> torch.Tensor:
+def laid_out(tensor: torch.Tensor, layout: MemoryLayout, arguments: Sequence[Any]) -> torch.Tensor:
     """Returns `tensor` in a layout: itself if it has its strides, else a copy in memory with room for the gaps between
     its elements.
 
@@ -280,8 +280,8 @@ def laid_out(tensor: torch.Tensor, layout: Layout, arguments: Sequence[Any]) -> 
         arguments: what the graph is called with, one per placeholder.
     """
 
-    def known(numbers: Iterable[Number | int]) -> list[int]:
-        return [int(n.value(arguments)) if isinstance(n, Number) else n for n in numbers]
+    def known(numbers: Iterable[RuntimeNumber | int]) -> list[int]:
+        return [int(n.value(arguments)) if isinstance(n, RuntimeNumber) else n for n in numbers]
 
     sizes, strides, (start,) = known(layout.sizes), known(layout.strides), known((layout.start,))
     tensor = tensor.expand(sizes)

@@ -12,14 +12,14 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.arguments import dtype_of, hint
-from weft.capture.captured import Fallback, Layout, OpaqueCall, Operand, Told
+from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
 from weft.capture.describe import first, splits
 from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
 from weft.capture.recording import Call, Slot
 from weft.capture.values import Values, operand
 from weft.capture.views import RESHAPES, VIEWS, kept_dims
-from weft.tensor.builder import Ref, Size
+from weft.tensor.builder import Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
@@ -141,17 +141,17 @@ class OpaqueCalls:
             case _:
                 return leaf
 
-    def _exact(self, slot: Slot) -> Layout | None:
+    def _exact(self, slot: Slot) -> MemoryLayout | None:
         """Gives the layout of a tensor in eager; None in an input's memory, or if not plain."""
         values = self.values
         if slot in values.theirs or slot in values.pinned or slot in values.unlike or flagged(values.fakes[slot]):
             return None
         return values.symbols.layout(values.fakes[slot])
 
-    def _sizes(self, call: Call, fake: torch.Tensor) -> list[Size]:
+    def _sizes(self, call: Call, fake: torch.Tensor) -> list[SizeOrAxis]:
         """Lists the sizes of a result of `call`: an axis where a reshape leaves a dimension as it is."""
         values = self.values
-        sizes: list[Size] = [hint(n) for n in fake.shape]
+        sizes: list[SizeOrAxis] = [hint(n) for n in fake.shape]
         source = first(call.reads()) if call.packet in RESHAPES else None
         if source is not None and values.fakes[source].dtype == fake.dtype:
             for dim, old in kept_dims(values.fakes[source].shape, fake.shape).items():

@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.recording import Call, Recording, Slot, Target
+from weft.capture.recording import Call, CallTarget, Recording, Slot
 
 _SMALL = 4096
 """Elements of a tensor that a graph holds, up to which it is compared with another graph's."""
@@ -44,7 +44,7 @@ class _Step:
     """A call: `leaves` are its arguments, sizes as expressions, and `form` how they go together."""
 
     packet: str
-    target: Target
+    target: CallTarget
     leaves: tuple[Any, ...]
     form: pytree.TreeSpec
     results: tuple[Slot | None, ...]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.memory import Effect, Piece, Write
 from weft.errors import Location
 
-Target: TypeAlias = OpOverload[..., Any] | Write | Effect | Piece
+CallTarget: TypeAlias = OpOverload[..., Any] | Write | Effect | Piece
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 
@@ -57,7 +57,7 @@ class Call:
         sources: of the numbers among its arguments that only tensors tell.
     """
 
-    target: Target
+    target: CallTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[Slot | None, ...]

@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from weft.capture.arguments import expression
-from weft.capture.captured import FromArgument, FromNothing, FromProgram, FromSizes, Layout, Operand, Result, Told
+from weft.capture.captured import (
+    FromArgument,
+    FromNothing,
+    FromProgram,
+    FromSizes,
+    GraphResult,
+    MemoryLayout,
+    Operand,
+    Told,
+)
 from weft.capture.describe import dense, memory_order
 from weft.capture.memory import storage_of
 from weft.capture.opaque import OpaqueCalls
@@ -32,7 +41,7 @@ class Results:
         self._values = values
         self._opaque = opaque
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Iterator[GraphResult]:
         """Says of each result where it comes from, in order."""
         return map(self._result, self._recording.outputs)
 
@@ -47,7 +56,7 @@ class Results:
             self.outputs.append(ref)
         return self.outputs.index(ref)
 
-    def _result(self, leaf: Any) -> Result:
+    def _result(self, leaf: Any) -> GraphResult:
         """Says where a result comes from."""
         match leaf:
             case Slot():
@@ -101,14 +110,14 @@ class Results:
                 others |= {values.storages.get(made.value, own) for made in call.results if made is not None}
         return bool(others - {own})
 
-    def _layout(self, ref: Ref, fake: torch.Tensor) -> Layout | None:
+    def _layout(self, ref: Ref, fake: torch.Tensor) -> MemoryLayout | None:
         """Gives the layout of a result that may have gaps or overlaps; None as well where only a tensor's content tells it."""
         values = self._values
         if dense(fake) and values.storages.get(values.memory(ref.value), storage_of(fake)) == storage_of(fake):
             return None
         return values.symbols.layout(fake)
 
-    def _held_once(self, ref: Ref, layout: Layout) -> Ref:
+    def _held_once(self, ref: Ref, layout: MemoryLayout) -> Ref:
         """Leaves out the dimensions that `ref` was expanded along: elements that memory holds once are computed once."""
         places = accumulate((axis is not None for axis in ref.dims), initial=0)
         once = [

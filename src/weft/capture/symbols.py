@@ -9,7 +9,7 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
 from weft.capture.arguments import expression
-from weft.capture.captured import Layout, Number, Told
+from weft.capture.captured import MemoryLayout, RuntimeNumber, Told
 from weft.capture.sizes import symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, Space
@@ -40,7 +40,7 @@ class Symbols:
             elif axis is not None:
                 self.lengths.setdefault(axis, size)
 
-    def sizes(self, builder: Builder) -> Iterator[tuple[Space, Number]]:
+    def sizes(self, builder: Builder) -> Iterator[tuple[Space, RuntimeNumber]]:
         """Lists the spaces of the finished program whose sizes follow from numbers that the graph is called with, or never change.
 
         A size that is the same at each call is one that PyTorch traced the graph for, and guards.
@@ -48,13 +48,13 @@ class Symbols:
         for axis, length in self.lengths.items():
             space = builder.resolved(axis)
             if space is not None:
-                yield space, Number(str(length), ())
+                yield space, RuntimeNumber(str(length), ())
         for size, axis in self.axes.items():
             space = builder.resolved(axis)
             if space is not None and {str(s) for s in size.free_symbols} <= set(self.arguments):
                 yield space, self._number_of(size, {})
 
-    def number(self, value: Any, told: Mapping[str, Told]) -> Number:
+    def number(self, value: Any, told: Mapping[str, Told]) -> RuntimeNumber:
         """Says what a number of PyTorch's comes to at each call.
 
         told: where those of its symbols are found that no argument of the graph is.
@@ -67,20 +67,22 @@ class Symbols:
             raise UnsupportedError(f"{expr} depends on the content of a tensor")
         return self._number_of(expr, told)
 
-    def layout(self, fake: torch.Tensor) -> Layout | None:
+    def layout(self, fake: torch.Tensor) -> MemoryLayout | None:
         """Says how a tensor lies in memory in eager; None where only the content of a tensor tells."""
 
-        def known(size: int | torch.SymInt) -> Number | int:
+        def known(size: int | torch.SymInt) -> RuntimeNumber | int:
             return self.number(size, {}) if isinstance(size, torch.SymInt) else size
 
         try:
-            return Layout(tuple(map(known, fake.shape)), tuple(map(known, fake.stride())), known(fake.storage_offset()))
+            return MemoryLayout(
+                tuple(map(known, fake.shape)), tuple(map(known, fake.stride())), known(fake.storage_offset())
+            )
         except UnsupportedError:
             return None
 
-    def _number_of(self, expr: Any, told: Mapping[str, Told]) -> Number:
+    def _number_of(self, expr: Any, told: Mapping[str, Told]) -> RuntimeNumber:
         """Says what SymPy's expression of the graph's numbers comes to at each call."""
         symbols = sorted(str(s) for s in expr.free_symbols)
         text = str(cast("Any", PythonPrinter()).doprint(expr))
         places: dict[str, int | Told] = {**told, **self.arguments}
-        return Number(text, tuple((name, places[name]) for name in symbols))
+        return RuntimeNumber(text, tuple((name, places[name]) for name in symbols))

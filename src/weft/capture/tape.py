@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.calls import consists_of_others, draws
 from weft.capture.contents import Content
 from weft.capture.memory import Effect, Memory, Piece, TensorPlace, Write, storage_of
-from weft.capture.recording import Call, Slot, Target
+from weft.capture.recording import Call, CallTarget, Slot
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
@@ -184,7 +184,7 @@ class Tape:
             self.append(func, held, tuple(slots))
         return result
 
-    def renew(self, tensor: torch.Tensor, target: Target, held: Any, into: Slot | None = None) -> Slot:
+    def renew(self, tensor: torch.Tensor, target: CallTarget, held: Any, into: Slot | None = None) -> Slot:
         """Records a call whose result is the value of `tensor` from now on, and returns its slot.
 
         Args:
@@ -216,7 +216,7 @@ class Tape:
         self._sharers.setdefault(storage_of(tensor), set()).add(id(tensor))
         return slot
 
-    def append(self, target: Target, held: Any, results: tuple[Slot | None, ...], into: Slot | None = None) -> None:
+    def append(self, target: CallTarget, held: Any, results: tuple[Slot | None, ...], into: Slot | None = None) -> None:
         """Writes down a call: `held` are its arguments, positional and by name, with slots in place of tensors."""
         args, kwargs = held
         match target:

@@ -163,7 +163,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(f"{call.packet} is not supported by weft yet")
+            raise UnsupportedError(f"{call.packet} is not in weft's table of operations yet")
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)
@@ -251,7 +251,7 @@ def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
         return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
     used = [slot for slot in call.results if slot is not None]
     if len(used) != 1:
-        raise UnsupportedError(f"{call.packet} is not supported by weft yet")
+        raise UnsupportedError(f"{call.packet} is not in weft's table of operations yet")
     return [(used[0], made)]
 
 

@@ -19,7 +19,7 @@ from weft.capture.recording import Call, Recording, Slot
 from weft.capture.symbols import Symbols
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError
-from weft.tensor.builder import Builder, Ref, Size
+from weft.tensor.builder import Builder, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
 _FLATTEN, _CLONE = torch.ops.aten.flatten.using_ints, torch.ops.aten.clone.default
@@ -124,7 +124,7 @@ class Values:
         if not (ref.dtype.is_foreign or flagged(fake)):
             return copy(self.builder, ref)
         name = f"copy_{len(self.calls)}_of_{ref.value}"
-        sizes: list[Size] = [1 if axis is None else axis for axis in ref.dims]
+        sizes: list[SizeOrAxis] = [1 if axis is None else axis for axis in ref.dims]
         made = self.builder.opaque("aten.clone", name, [ref], sizes, ref.dtype, "weft cannot read it", None)
         self.calls[name] = OpaqueCall(name, _CLONE, (operand(ref),), {}, (operand(made),))
         return made

@@ -5,9 +5,19 @@ chain that has none the reduction and the condition that stand against it. Found
 knows the name of any chain.
 """
 
-from weft.cascade.find import Chains, Found, Refused, chains, folds
-from weft.cascade.formulas import Formula, formulas
+from weft.cascade.find import Chains, FoundChains, RefusedReduction, chains, folds
+from weft.cascade.formulas import ReductionFormula, formulas
 from weft.cascade.interchange import sums_outside
 from weft.cascade.rounding import Approximation
 
-__all__ = ["Approximation", "Chains", "Formula", "Found", "Refused", "chains", "folds", "formulas", "sums_outside"]
+__all__ = [
+    "Approximation",
+    "Chains",
+    "FoundChains",
+    "ReductionFormula",
+    "RefusedReduction",
+    "chains",
+    "folds",
+    "formulas",
+    "sums_outside",
+]

@@ -105,7 +105,7 @@ LETTERS: Mapping[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StateLayout:
     """What a loop carries, in an order in which each can be updated after those before it.
 
     Attributes:
@@ -126,7 +126,7 @@ def layout(
     centres: Mapping[Shift, Reference],
     names: dict[Key, str],
     make: Callable[[str], str],
-) -> Layout:
+) -> StateLayout:
     """Lays out the components that carry `sums` and `single`, with all that it takes to move them; `names` has those of
     some of them.
     """
@@ -143,7 +143,7 @@ def layout(
     for key in keys:
         if key not in names:
             names[key] = make(LETTERS[type(key)])
-    return Layout(tuple(keys), {key: axes_of(chain, key) for key in keys}, names)
+    return StateLayout(tuple(keys), {key: axes_of(chain, key) for key in keys}, names)
 
 
 def axes_of(chain: Chain, key: Key) -> frozenset[Axis]:

@@ -40,7 +40,7 @@ from weft.tensor.program import (
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedReduction:
     """A reduction that starts anew, after the loop of those before it: `reason` says what it does not fulfil."""
 
     node: str
@@ -51,7 +51,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundChains:
     """The chains of a program.
 
     Attributes:
@@ -62,7 +62,7 @@ class Found:
 
     decompositions: tuple[Decomposition, ...]
     folds: tuple[Fold, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedReduction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Chains:
     """
 
     program: TensorProgram
-    found: Found
+    found: FoundChains
     approximation: Approximation | None = None
 
 
@@ -98,13 +98,13 @@ def chains(program: TensorProgram, *, running: bool = False) -> Chains:
     return Chains(program, found, approximation(asked, scaled) if running else None)
 
 
-def folds(program: TensorProgram, *, running: bool = False) -> Found:
+def folds(program: TensorProgram, *, running: bool = False) -> FoundChains:
     """Finds the folds of `program`: one for each chain, and for each set of free axes that its results have.
 
     Every value that a fold makes is what `program` says it is, over the reals; only where it is computed changes. With `running`
     that is so but for roundings (`weft.cascade.rounding`).
     """
-    refused: list[Refused] = []
+    refused: list[RefusedReduction] = []
     made: list[Decomposition] = []
     loops: list[Fold] = []
     values = program.values()
@@ -116,8 +116,8 @@ def folds(program: TensorProgram, *, running: bool = False) -> Found:
                     loops.append(fold(found, values))
                     made.append(found)
             except (NoChainError, NotSeparableError) as error:
-                refused.append(Refused(wanted[-1].name, str(error)))
-    return Found(tuple(made), tuple(loops), tuple(refused))
+                refused.append(RefusedReduction(wanted[-1].name, str(error)))
+    return FoundChains(tuple(made), tuple(loops), tuple(refused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _terms(chain: Chain, index: int, scaling: frozenset[str]) -> tuple[Term, ...
     return (Term(ZERO, (Factor(link.element.expr),)),)
 
 
-def _chains(program: TensorProgram, refused: list[Refused], running: bool) -> list[frozenset[str]]:
+def _chains(program: TensorProgram, refused: list[RefusedReduction], running: bool) -> list[frozenset[str]]:
     """Groups the reductions of `program` into chains: each joins those whose results it uses, where they can be one loop."""
     groups: list[frozenset[str]] = []
     for node in program.nodes:
@@ -225,7 +225,7 @@ def _space(program: TensorProgram, group: frozenset[str]) -> Space:
 
 
 def _joined(
-    program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[Refused], running: bool
+    program: TensorProgram, used: list[frozenset[str]], node: Reducing, refused: list[RefusedReduction], running: bool
 ) -> frozenset[str]:
     """Returns the chain of `node`: with all of `used`, or the last of them, or none; why not all is noted."""
     alone = frozenset((node.name,))
@@ -240,7 +240,7 @@ def _joined(
                 continue
             return members
     if reason:
-        refused.append(Refused(node.name, reason))
+        refused.append(RefusedReduction(node.name, reason))
     return alone
 
 

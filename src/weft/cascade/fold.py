@@ -45,7 +45,7 @@ from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Node, Use
-from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, apply, arguments, parts, substitute
+from weft.tensor.scalar import Apply, Arg, ArgumentTable, Convert, Lit, Scalar, apply, arguments, parts, substitute
 
 
 def fold(found: Decomposition, values: Mapping[str, Node]) -> Fold:
@@ -128,7 +128,7 @@ class _Folding:
         self.make = fresh({argument(i) for i in range(len(self.chain.operands))})
         self.names: dict[Key, str] = {}
         self.after = Graphing(self.order, self.real, self.make)
-        self.args = Arguments[str]()
+        self.args = ArgumentTable[str]()
         self.known: dict[int, _Scaled] = {}
         for i, operand in enumerate(self.chain.operands):
             if isinstance(operand, Use):

@@ -99,7 +99,7 @@ def _same(
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class ReductionFormula:
     """How one reduction of a chain is carried. A primed name is the value with the new block, or of both segments together.
 
     Attributes:
@@ -140,7 +140,7 @@ class Formula:
         return "\n".join([*lines, f"    {self.update}", f"    {self.merge}"])
 
 
-def formulas(found: Decomposition, names: Mapping[str, str] | None = None) -> tuple[Formula, ...]:
+def formulas(found: Decomposition, names: Mapping[str, str] | None = None) -> tuple[ReductionFormula, ...]:
     """Write one formula for each reduction of the chain, in order; values of the program are called by `names`, where
     these have them.
     """
@@ -172,7 +172,7 @@ class _Printing:
     def chain(self) -> Chain:
         return self.found.chain
 
-    def formula(self, index: int) -> Formula:
+    def formula(self, index: int) -> ReductionFormula:
         chain, link = self.chain, self.chain.links[index]
         scaled = tuple(f.scaled for term in self.found.terms[index] for f in term.factors if f.scaled is not None)
         sides = tuple(without([s.around for s in scaled], side) for side in link.element.sides)
@@ -183,14 +183,16 @@ class _Printing:
         element = self.text(link.element.expr)
         keep = any(self._reads(later, index) for later in range(index + 1, len(chain.links)))
         if apart is None:
-            return Formula(
+            return ReductionFormula(
                 self.name(link.node), element, None, None, terms, keep, None, *self._expanded(index), rounded
             )
         data, result = self.text(apart.data), self.text(apart.result)
         plain = not arguments(apart.result)
         correction = None if plain else self._correction(index, apart, lambda n: n)
         update, merge = self._products(index, apart, correction)
-        return Formula(self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded)
+        return ReductionFormula(
+            self.name(link.node), element, data, result, terms, keep, correction, update, merge, rounded
+        )
 
     def _reads(self, later: int, index: int) -> bool:
         """Tell whether the element of `later` reads the result `index`."""

@@ -36,12 +36,12 @@ from weft.cascade.components import (
     Combined,
     Exponent,
     Key,
-    Layout,
     Logarithms,
     Multiplied,
     Reference,
     Scale,
     Single,
+    StateLayout,
     extrema,
     monoid_of,
     scale_of,
@@ -52,7 +52,7 @@ from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Use
-from weft.tensor.scalar import Arg, Arguments, Lit, Scalar, apply, arguments, substitute
+from weft.tensor.scalar import Arg, ArgumentTable, Lit, Scalar, apply, arguments, substitute
 
 
 @dataclass
@@ -66,7 +66,7 @@ class StateWriter:
     """
 
     chain: Chain
-    layout: Layout
+    layout: StateLayout
     centres: Mapping[Shift, Reference]
     order: tuple[Axis, ...]
     real: DType
@@ -263,7 +263,7 @@ class StateWriter:
         if not factor.powers and factor.raised is None and factor.scaled is None:
             return self._take(self._data(factor.data))
         write = self.update
-        args = Arguments[str]()
+        args = ArgumentTable[str]()
 
         def data(expr: Scalar) -> Arg:
             return args.arg(self._take(self._data(expr)))
@@ -301,7 +301,7 @@ class StateWriter:
 
     def _moved(self, write: Graphing, key: Carried, old: Mapping[Key, str], new: Mapping[Key, str]) -> str:
         """Moves the carried sum `key`, relative to the running values `old`, so that it is relative to `new`."""
-        args = Arguments[str]()
+        args = ArgumentTable[str]()
         shifts = frozenset(shift for shift, _ in key.shifts)
         result: Scalar = Lit(0.0)
         for coefficient, moves, part in expansion(key, shifts):

@@ -19,7 +19,7 @@ R = TypeVar("R")
 _WIDTH = 152
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """An error of weft's as click shows it: whole, without a traceback."""
 
     exit_code = 2
@@ -43,7 +43,7 @@ def reporting(command: Callable[P, R]) -> Callable[P, R]:
                 error.where = None
             if debug:
                 raise
-            raise Refused(str(error)) from error
+            raise CommandRefused(str(error)) from error
 
     return cast("Callable[P, R]", run)
 
@@ -66,5 +66,5 @@ class NewFile(click.ParamType[Path]):
             path = path_of(value, "the file")
             demand_writable(path, where=param.opts[0] if param is not None else "the command line")
         except WeftError as error:
-            raise Refused(str(error)) from error
+            raise CommandRefused(str(error)) from error
         return path

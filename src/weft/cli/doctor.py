@@ -38,7 +38,7 @@ from weft.run.compiler import find_compiler, flags
 from weft.run.key import source_hash
 from weft.verify import Verdict
 
-State: TypeAlias = Literal["ok", "warn", "fail"]
+FindingState: TypeAlias = Literal["ok", "warn", "fail"]
 
 _OLDEST_TORCH = (2, 11)
 _WITH_TRITON = "pip install 'weft[gpu]'"
@@ -64,7 +64,7 @@ class Finding:
     """One line: what was looked at, how it is, what was found, and what to do unless it is ok."""
 
     name: str
-    state: State
+    state: FindingState
     found: str
     todo: str = ""
 

@@ -23,10 +23,10 @@ from weft.cli.fuzz import fuzz
 from weft.errors import CommandError
 from weft.lab import demo as study
 from weft.lab import examples
-from weft.lab.derivation import DERIVED, Compiled, Derived, show
+from weft.lab.derivation import DERIVED, Compiled, DerivationOutcome, show
 from weft.lab.gpu import bench as gpu_bench
 from weft.lab.gpu import peers as gpu_peers
-from weft.lab.gpu.row import Found
+from weft.lab.gpu.row import RowResult
 from weft.lab.measure import setting, settle
 from weft.lab.workloads import cpu as workloads
 from weft.run.compiler import find_compiler
@@ -71,7 +71,7 @@ def demo(quick: bool, out: Path | None, derivation: str | None) -> None:
     _exit_where([] if derived.right else [f"{derived.function} is not right"])
 
 
-def _derived(terminal: Console, name: str, *, every: bool) -> Derived:
+def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
     """Derive and show the example of the paper with this name."""
     compiled = Compiled.of(name)
     found = compiled.found()
@@ -120,9 +120,9 @@ def bench(
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
     if (device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda":
         rows = gpu_bench.chosen(only, every=gpu.pop("every"))
-        before = _results(out, Found.read) if resume and out is not None and out.exists() else []
+        before = _results(out, RowResult.read) if resume and out is not None and out.exists() else []
         gpu |= {"peers": "eager", "small": True, "rounds": 3} if quick else {"rounds": rounds}
-        done = gpu_bench.run(gpu_bench.Order(rows, **gpu), before, out, console())
+        done = gpu_bench.run(gpu_bench.BenchRequest(rows, **gpu), before, out, console())
         for table in gpu_bench.tables(done):
             console().print(table)
         _exit_where(gpu_bench.complaints(done))
@@ -133,7 +133,7 @@ def bench(
         raise CommandError(
             f"no function's name contains {' or '.join(only)}", where="--only", todo=f"there are: {titles}"
         )
-    known = _results(out, study.Outcome.read) if resume and out is not None and out.exists() else []
+    known = _results(out, study.WorkloadOutcome.read) if resume and out is not None and out.exists() else []
     _study(chosen, 3 if quick else rounds, out, quick=quick, derived=None, before=known)
 
 
@@ -150,13 +150,13 @@ def _results(path: Path, read: Callable[[Any], R]) -> list[R]:
 
 
 def _study(
-    chosen: Sequence[examples.Example],
+    chosen: Sequence[examples.ExampleFunction],
     rounds: int,
     out: Path | None,
     *,
     quick: bool,
-    derived: Derived | None,
-    before: Sequence[study.Outcome] = (),
+    derived: DerivationOutcome | None,
+    before: Sequence[study.WorkloadOutcome] = (),
 ) -> None:
     """Run examples, print what was found, write it to `out` as it comes; exit with 1 unless all is right.
 
@@ -181,7 +181,7 @@ def _study(
     _concluded(terminal, found, parts=derived is None)
 
 
-def _concluded(terminal: Console, found: Sequence[study.Outcome], *, parts: bool) -> None:
+def _concluded(terminal: Console, found: Sequence[study.WorkloadOutcome], *, parts: bool) -> None:
     """Print the tables; exit with 1 where something is wrong. With `parts` PyTorch may run some: that is listed."""
     for table in study.tables(found):
         terminal.print(table)

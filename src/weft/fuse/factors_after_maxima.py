@@ -16,7 +16,7 @@ from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, arguments
 
 _DECAYS = ("decay", "coarse_decay")
-Factor: TypeAlias = tuple[str, float]
+ScaleFactor: TypeAlias = tuple[str, float]
 """What a value is multiplied with, or divided by: an operation and a positive number."""
 
 
@@ -65,7 +65,7 @@ def _loop(node: Map, state: State) -> Map:
     return node
 
 
-def _rewritten(node: Map, state: State, body: _Graph, factor: Factor) -> Map | None:
+def _rewritten(node: Map, state: State, body: _Graph, factor: ScaleFactor) -> Map | None:
     """Return `node` where its exponents that have `factor` are without it; None where something else reads them."""
     if state.resume is not None or state.finish.nodes:
         return None
@@ -95,7 +95,9 @@ def _rewritten(node: Map, state: State, body: _Graph, factor: Factor) -> Map | N
     return replace(made, body=_alive(made.body))
 
 
-def _in_other_units(graph: Graph, inputs: tuple[bool, ...], factor: Factor) -> tuple[Graph, tuple[bool, ...]] | None:
+def _in_other_units(
+    graph: Graph, inputs: tuple[bool, ...], factor: ScaleFactor
+) -> tuple[Graph, tuple[bool, ...]] | None:
     """Return `graph` with those inputs that `inputs` marks coming without `factor`, and which outputs do; None if one
     is read otherwise.
     """
@@ -150,7 +152,7 @@ class _Graph:
 
     make: Callable[[str], str]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
-    factor: dict[str, Factor] = field(default_factory=dict[str, Factor])
+    factor: dict[str, ScaleFactor] = field(default_factory=dict[str, ScaleFactor])
     without: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, node: BlockNode) -> None:
@@ -174,7 +176,7 @@ class _Graph:
         self.factor[node.name], self.without[node.name] = factor, name
 
 
-def _divided(expr: Scalar, known: Mapping[int, Factor]) -> tuple[Scalar, Factor] | None:
+def _divided(expr: Scalar, known: Mapping[int, ScaleFactor]) -> tuple[Scalar, ScaleFactor] | None:
     """Return an expression and a factor that together are `expr`; `known` are factors that arguments are to come without."""
     match expr:
         case Arg(index) if index in known:

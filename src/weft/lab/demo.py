@@ -21,8 +21,8 @@ from weft.api.compile import compile as compiled_by_weft
 from weft.api.optimize import optimize
 from weft.api.program import Program
 from weft.block.listing import listing
-from weft.lab.examples import Example, Sizes
-from weft.lab.measure import Standard, Timing, compare, settle
+from weft.lab.examples import ExampleFunction, Sizes
+from weft.lab.measure import PeerTiming, Standard, compare, settle
 from weft.run import stats
 from weft.verify import together
 from weft.verify.judge import Judgement
@@ -35,7 +35,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 _TORCH: Any = torch  # the type of torch.compile is only partly known
 
 
-Row: TypeAlias = tuple[str, str, str]
+RowKey: TypeAlias = tuple[str, str, str]
 """Function, size and dtype: which row of a table an outcome is."""
 
 
@@ -58,7 +58,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkloadOutcome:
     """What became of one example in one dtype.
 
     Attributes:
@@ -89,7 +89,7 @@ class Outcome:
     compile_s: float
     cached: int
     errors: Mapping[str, Checked]
-    times: Mapping[str, Timing]
+    times: Mapping[str, PeerTiming]
     missing: str = ""
     runs: str = "weft"
 
@@ -104,7 +104,7 @@ class Outcome:
         return self.true and self.kernels > 0 and not self.fallbacks
 
     @property
-    def row(self) -> Row:
+    def row(self) -> RowKey:
         """Which row of a table it is."""
         return self.function, self.size, self.dtype
 
@@ -118,15 +118,17 @@ class Outcome:
         return {**asdict(self), "right": self.right}
 
     @staticmethod
-    def read(written: Mapping[str, Any]) -> Outcome:
+    def read(written: Mapping[str, Any]) -> WorkloadOutcome:
         """Read what `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
         own = {name: value for name, value in written.items() if name != "right"}
         own["errors"] = {name: Checked(**value) for name, value in written["errors"].items()}
-        own["times"] = {name: Timing(**value) for name, value in written["times"].items()}
-        return Outcome(**own)
+        own["times"] = {name: PeerTiming(**value) for name, value in written["times"].items()}
+        return WorkloadOutcome(**own)
 
 
-def _rows(examples: Sequence[Example], *, quick: bool) -> dict[Row, tuple[Example, Sizes, torch.dtype]]:
+def _rows(
+    examples: Sequence[ExampleFunction], *, quick: bool
+) -> dict[RowKey, tuple[ExampleFunction, Sizes, torch.dtype]]:
     """List every example in every dtype that it is measured in, by row."""
     return {
         (e.title, _size(sizes), str(dtype).removeprefix("torch.")): (e, sizes, dtype)
@@ -142,8 +144,8 @@ def _size(sizes: Sizes) -> str:
 
 
 def outcomes(
-    examples: Sequence[Example], rounds: int, *, quick: bool, known: Collection[Row] = ()
-) -> Iterator[Outcome]:
+    examples: Sequence[ExampleFunction], rounds: int, *, quick: bool, known: Collection[RowKey] = ()
+) -> Iterator[WorkloadOutcome]:
     """Compile, judge and time every example in every dtype, one after the other.
 
     Args:
@@ -158,7 +160,9 @@ def outcomes(
             yield _outcome(example, sizes, dtype, rounds, inductor=not quick)
 
 
-def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *, inductor: bool) -> Outcome:
+def _outcome(
+    example: ExampleFunction, sizes: Sizes, dtype: torch.dtype, rounds: int, *, inductor: bool
+) -> WorkloadOutcome:
     torch.default_generator.manual_seed(0)  # of a module's parameters
     _TORCH.compiler.reset()  # sizes of an earlier row would make this one's sizes dynamic, which is slower
     fn = example.make(sizes)
@@ -190,7 +194,7 @@ def _outcome(example: Example, sizes: Sizes, dtype: torch.dtype, rounds: int, *,
     errors |= {name: Checked.of(standard.judge(candidates[name])) for name in _OWN}
     after = stats.snapshot()
     verdict = together([k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]])
-    return Outcome(
+    return WorkloadOutcome(
         function=example.title,
         size=_size(sizes),
         dtype=str(dtype).removeprefix("torch."),
@@ -225,7 +229,7 @@ def _listings(program: Program) -> tuple[str, ...]:
 # What is printed.
 
 
-def show(console: Console, outcome: Outcome, *, with_listing: bool) -> None:
+def show(console: Console, outcome: WorkloadOutcome, *, with_listing: bool) -> None:
     """Print what was fused and how it was checked."""
     rules = ", ".join(f"{rule} {count}×" for rule, count in outcome.rewrites.items()) or "none"
     kernels = "1 kernel" if outcome.kernels == 1 else f"{outcome.kernels} kernels"
@@ -248,7 +252,7 @@ def _line(console: Console, head: str, text: str) -> None:
     console.print(Padding(Text(f"{head}: {text}"), (0, 0, 0, 2), expand=False))
 
 
-def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
+def tables(found: Sequence[WorkloadOutcome]) -> tuple[Table, Table]:
     """Make the tables of times, and of errors, of all outcomes."""
     names = list(dict.fromkeys(name for outcome in found for name in outcome.times))
     times = Table("function", "size", "dtype", title="time, ms: median (best) of alternating calls")
@@ -269,13 +273,13 @@ def tables(found: Sequence[Outcome]) -> tuple[Table, Table]:
     return times, errors
 
 
-def _right(outcome: Outcome) -> Text:
+def _right(outcome: WorkloadOutcome) -> Text:
     if outcome.right:
         return Text("yes", "green")
     return Text("in part PyTorch's" if outcome.true and outcome.fallbacks else "NO", "bold red")
 
 
-def summary(found: Sequence[Outcome]) -> str:
+def summary(found: Sequence[WorkloadOutcome]) -> str:
     """Say in one line how weft's times compare with the best peer's over all outcomes."""
     ratios = [outcome.ratio for outcome in found]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
@@ -287,11 +291,11 @@ def summary(found: Sequence[Outcome]) -> str:
     )
 
 
-def _time(timing: Timing | None) -> str:
+def _time(timing: PeerTiming | None) -> str:
     return "-" if timing is None else f"{timing.median_ms:.3g} ({timing.best_ms:.3g})"
 
 
-def complaints(found: Sequence[Outcome], *, parts: bool = False) -> Iterator[str]:
+def complaints(found: Sequence[WorkloadOutcome], *, parts: bool = False) -> Iterator[str]:
     """Yield one line for every outcome that is not right; with `parts`, PyTorch may run a part."""
     for outcome in found:
         if not (outcome.true if parts else outcome.right):

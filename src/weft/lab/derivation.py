@@ -23,7 +23,7 @@ from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.fuse import Fusion, Rule
 from weft.fuse.safety import Safe, make_safe
-from weft.lab.examples import Example, Sizes
+from weft.lab.examples import ExampleFunction, Sizes
 from weft.lab.measure import Standard
 from weft.lab.workloads.cpu import ATTENTION, LAYERNORM, RMSNORM
 from weft.pipeline import DERIVED_LAWS, PASSES, replayed
@@ -33,7 +33,7 @@ from weft.verify import together
 from weft.verify.eager import EagerDomain, eagerly
 from weft.verify.judge import OutputJudgement, reference
 
-DERIVED: Mapping[str, tuple[Example, Sizes]] = {
+DERIVED: Mapping[str, tuple[ExampleFunction, Sizes]] = {
     "attention": (ATTENTION, (96, 32)),
     "layernorm": (LAYERNORM, (48, 64, 40)),
     "rmsnorm": (RMSNORM, (32, 24, 40)),
@@ -102,7 +102,7 @@ class FarFromZero:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivationOutcome:
     """What became of a function that was derived and compiled.
 
     Attributes:
@@ -140,7 +140,7 @@ class Derived:
 class Compiled:
     """An example of the paper, compiled and derived."""
 
-    example: Example
+    example: ExampleFunction
     sizes: Sizes
     program: Program
     derivation: Derivation
@@ -158,13 +158,13 @@ class Compiled:
         """Draw random operands."""
         return self.example.inputs(self.sizes, torch.float32, number)
 
-    def found(self) -> Derived:
+    def found(self) -> DerivationOutcome:
         """Collect what there is to say of it, its results judged on fresh inputs."""
         fn, program, derivation = self.example.make(self.sizes), self.program, self.derivation
         verdict = together([k.verdict for plan in program.plans for region in plan.regions for k in region.kernels[:1]])
         judgement: OutputJudgement = Standard.of(fn, self.inputs, draws=2).judge(program).outputs[0]
         regions = [region for plan in program.plans for region in plan.regions]
-        return Derived(
+        return DerivationOutcome(
             function=self.example.title,
             steps=tuple(map(str, derivation.fusion.steps)),
             snapshots=tuple(s.steps for s in derivation.fusion.snapshots),
@@ -206,7 +206,7 @@ class Compiled:
 # What is printed.
 
 
-def show(console: Console, compiled: Compiled, found: Derived, *, every: bool) -> None:
+def show(console: Console, compiled: Compiled, found: DerivationOutcome, *, every: bool) -> None:
     """Print the derivation, a numbered line for each step.
 
     Args:
@@ -256,7 +256,7 @@ def _safety(console: Console, safe: Safe) -> None:
         _line(console, "numerical safety: there is no exponential")
 
 
-def _end(compiled: Compiled, found: Derived) -> Iterator[str]:
+def _end(compiled: Compiled, found: DerivationOutcome) -> Iterator[str]:
     if found.far is not None:
         far = found.far
         yield (

@@ -15,7 +15,7 @@ Sizes: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class OperandSpec:
     """A random tensor.
 
     Attributes:
@@ -43,7 +43,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ExampleFunction:
     """A function to compile.
 
     Attributes:
@@ -60,7 +60,7 @@ class Example:
 
     title: str
     make: Callable[[Sizes], Callable[..., Any]]
-    operands: Callable[[Sizes], tuple[Operand, ...]]
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]]
     full: Sizes = (512, 1024, 1024)
     quick: Sizes = (32, 64, 48)
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
@@ -108,35 +108,35 @@ class TwoLayers(nn.Module):
 # Operands. Sizes are rows, inner, columns.
 
 
-def weight(inner: int, columns: int) -> Operand:
+def weight(inner: int, columns: int) -> OperandSpec:
     """Describe a matrix such that its matmuls with rows of variance 1 have variance 1 again."""
-    return Operand((inner, columns), inner**-0.5)
+    return OperandSpec((inner, columns), inner**-0.5)
 
 
-def _linear(sizes: Sizes) -> tuple[Operand, ...]:
+def _linear(sizes: Sizes) -> tuple[OperandSpec, ...]:
     rows, inner, columns = sizes
-    return Operand((rows, inner)), weight(inner, columns), Operand((columns,))
+    return OperandSpec((rows, inner)), weight(inner, columns), OperandSpec((columns,))
 
 
-def one_matmul(sizes: Sizes) -> tuple[Operand, ...]:
+def one_matmul(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describe rows, and a matrix."""
     return _linear(sizes)[:2]
 
 
-def two_matmuls(sizes: Sizes) -> tuple[Operand, ...]:
+def two_matmuls(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describe rows, and two matrices."""
     rows, inner, columns = sizes
-    return Operand((rows, inner)), weight(inner, columns), weight(inner, columns)
+    return OperandSpec((rows, inner)), weight(inner, columns), weight(inner, columns)
 
 
-def _rows(sizes: Sizes) -> tuple[Operand, ...]:
+def _rows(sizes: Sizes) -> tuple[OperandSpec, ...]:
     return _linear(sizes)[:1]
 
 
 EXAMPLES = (
-    Example("relu(x @ w + b)", lambda _: relu_linear, _linear),
-    Example("silu(x @ w) * (x @ v)", lambda _: gated, two_matmuls),
-    Example("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, one_matmul),
-    Example("two-layer MLP module", TwoLayers, _rows),
+    ExampleFunction("relu(x @ w + b)", lambda _: relu_linear, _linear),
+    ExampleFunction("silu(x @ w) * (x @ v)", lambda _: gated, two_matmuls),
+    ExampleFunction("((x @ w) ** 2).sum(-1)", lambda _: sum_of_squares, one_matmul),
+    ExampleFunction("two-layer MLP module", TwoLayers, _rows),
 )
 """What `weft demo` compiles."""

@@ -26,7 +26,7 @@ _LEAST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PeerTiming:
     """What one candidate took.
 
     Attributes:
@@ -45,7 +45,7 @@ def compare(
     rounds: int = 20,
     pool: int = 4,
     seconds: float = math.inf,
-) -> dict[str, Timing]:
+) -> dict[str, PeerTiming]:
     """Time `candidates` on the same inputs, in one run.
 
     Every round takes other inputs of the pool, and each candidate in turn calls them twice, of which the second is timed: what a
@@ -81,7 +81,7 @@ def compare(
         finally:
             if collecting:
                 gc.enable()
-    return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
+    return {name: PeerTiming(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
 
 
 def orders(count: int) -> tuple[tuple[int, ...], ...]:
@@ -193,7 +193,7 @@ class MadeBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting(MadeBy):
+class Environment(MadeBy):
     """Where and when something was measured; `load` is the system's load of the minute before."""
 
     processor: str
@@ -204,13 +204,13 @@ class Setting(MadeBy):
     compiler: str
 
 
-def setting() -> Setting:
+def setting() -> Environment:
     """Describe this machine, now.
 
     Raises:
         CompilerError: there is no C++ compiler.
     """
-    return Setting(
+    return Environment(
         processor=processor(),
         processors=os.cpu_count() or 1,
         threads=torch.get_num_threads(),

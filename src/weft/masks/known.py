@@ -16,7 +16,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class KnownNumber:
     """The same number in every element."""
 
     value: float | int | bool
@@ -79,7 +79,7 @@ class Distance:
     of: Linear
 
 
-Value: TypeAlias = Number | Linear | Distance | Start | None
+KnownValue: TypeAlias = KnownNumber | Linear | Distance | Start | None
 """None: nothing is known."""
 
 
@@ -109,7 +109,7 @@ _COMPARISONS = {"lt": (-1, 1, -1), "le": (-1, 1, 0), "gt": (1, -1, -1), "ge": (1
 _NEVER_FLOAT = (DType.int32, DType.int64)
 
 
-def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
+def of_expression(expr: Scalar, args: Sequence[KnownValue], facts: Facts) -> KnownValue:
     """Says what is known of `expr`, whose arguments are `args`.
 
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an
@@ -120,7 +120,7 @@ def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
         case Arg(index):
             return args[index]
         case Lit(value):
-            return Number(value)
+            return KnownNumber(value)
         case Convert(dtype, inner):
             return _converted(of_expression(inner, args, facts), dtype)
         case Apply(op, operands):
@@ -129,29 +129,29 @@ def of_expression(expr: Scalar, args: Sequence[Value], facts: Facts) -> Value:
             assert_never(expr)
 
 
-def _converted(value: Value, dtype: DType) -> Value:
+def _converted(value: KnownValue, dtype: DType) -> KnownValue:
     match value:
-        case Number(number) if dtype is DType.bool:
-            return Number(bool(number))
-        case Number(number) if dtype.is_float:
+        case KnownNumber(number) if dtype is DType.bool:
+            return KnownNumber(bool(number))
+        case KnownNumber(number) if dtype.is_float:
             # Rounding could make of a number another one; small integers and infinities have every float's precision.
-            return Number(float(number)) if number in (0, 1, float("-inf"), float("inf")) else None
-        case Number(bool(number)):
-            return Number(int(number))
+            return KnownNumber(float(number)) if number in (0, 1, float("-inf"), float("inf")) else None
+        case KnownNumber(bool(number)):
+            return KnownNumber(int(number))
         case Linear() if dtype in _NEVER_FLOAT:
             return value
         case _:
             return None
 
 
-def _applied(op: str, values: list[Value], facts: Facts) -> Value:
+def _applied(op: str, values: list[KnownValue], facts: Facts) -> KnownValue:
     match op, values:
         case "sub", [Start() as left, Start() as right] if left == right:
-            return Number(0.0)
-        case "where", [Number(chosen), first, second]:
+            return KnownNumber(0.0)
+        case "where", [KnownNumber(chosen), first, second]:
             return first if chosen else second
         case "where", [_, first, second]:
-            return first if first == second and isinstance(first, Number) else None
+            return first if first == second and isinstance(first, KnownNumber) else None
         case (("lt" | "le" | "gt" | "ge"), [left, right]):
             return _compared(op, left, right, facts)
         case "abs", [Linear() as linear]:
@@ -160,19 +160,25 @@ def _applied(op: str, values: list[Value], facts: Facts) -> Value:
             return _sum(op, left, right)
         case _:
             pass
-    if all(isinstance(v, Number) for v in values):
-        return _computed(op, [v.value for v in values if isinstance(v, Number)])
+    if all(isinstance(v, KnownNumber) for v in values):
+        return _computed(op, [v.value for v in values if isinstance(v, KnownNumber)])
     return _partly(op, values)
 
 
-def _compared(op: str, left: Value, right: Value, facts: Facts) -> Value:
+def _compared(op: str, left: KnownValue, right: KnownValue, facts: Facts) -> KnownValue:
     match left, right:
         case Distance(of), _ if op in ("lt", "le"):  # |a| <= b is a <= b and -a <= b
             both = [_compared(op, one, right, facts) for one in (of, Linear().plus(of, -1))]
-            return Number(value=False) if Number(value=False) in both else both[0] if both[0] == both[1] else None
+            return (
+                KnownNumber(value=False)
+                if KnownNumber(value=False) in both
+                else both[0]
+                if both[0] == both[1]
+                else None
+            )
         case Distance(), _:
             found = _compared({"gt": "le", "ge": "lt"}[op], left, right, facts)
-            return Number(not found.value) if isinstance(found, Number) else None
+            return KnownNumber(not found.value) if isinstance(found, KnownNumber) else None
         case _, Distance():
             return _compared({"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[op], right, left, facts)
         case _:
@@ -181,23 +187,23 @@ def _compared(op: str, left: Value, right: Value, facts: Facts) -> Value:
                 return None
             times_a, times_b, constant = _COMPARISONS[op]
             decided = facts.decide(Linear(constant=constant).plus(a, times_a).plus(b, times_b))
-            return None if decided is None else Number(decided)
+            return None if decided is None else KnownNumber(decided)
 
 
-def _linear(value: Value) -> Linear | None:
+def _linear(value: KnownValue) -> Linear | None:
     """Reads `value` as an integer; masks and fractions are none."""
     match value:
         case Linear():
             return value
-        case Number(bool()):
+        case KnownNumber(bool()):
             return None
-        case Number(int(number)):
+        case KnownNumber(int(number)):
             return Linear(constant=number)
         case _:
             return None
 
 
-def _sum(op: str, left: Value, right: Value) -> Value:
+def _sum(op: str, left: KnownValue, right: KnownValue) -> KnownValue:
     """Computes the sum, difference or product of two integers."""
     a, b = _linear(left), _linear(right)
     assert a is not None
@@ -209,17 +215,17 @@ def _sum(op: str, left: Value, right: Value) -> Value:
     return _plain(a.plus(b, 1 if op == "add" else -1))
 
 
-def _plain(linear: Linear) -> Value:
-    return linear if linear.indices or linear.sizes else Number(linear.constant)
+def _plain(linear: Linear) -> KnownValue:
+    return linear if linear.indices or linear.sizes else KnownNumber(linear.constant)
 
 
-def _computed(op: str, numbers: list[float | int | bool]) -> Value:
+def _computed(op: str, numbers: list[float | int | bool]) -> KnownValue:
     found = row(op)
     with np.errstate(all="ignore"):
         result = np.asarray(found.meaning(*(np.asarray(n) for n in numbers))).item()
     if op not in ("add", "sub") and all(map(_in_between, numbers)) and not _in_between(result):
         return None  # exp(-1e9) is 0 in numbers alone: no finite number takes the place of -inf
-    return Number(bool(result) if found.result == "bool" else result)
+    return KnownNumber(bool(result) if found.result == "bool" else result)
 
 
 def _in_between(number: float) -> bool:
@@ -227,24 +233,24 @@ def _in_between(number: float) -> bool:
     return isinstance(number, bool) or (number != 0 and abs(number) < float("inf"))
 
 
-def _partly(op: str, values: list[Value]) -> Value:
+def _partly(op: str, values: list[KnownValue]) -> KnownValue:
     """Returns the result where one operand decides it alone; None where none does."""
-    numbers = [v.value for v in values if isinstance(v, Number)]
+    numbers = [v.value for v in values if isinstance(v, KnownNumber)]
     if len(values) == 1:
         return None
     number = numbers[0] if len(numbers) == 1 else None
-    other = next(v for v in values if not isinstance(v, Number))
+    other = next(v for v in values if not isinstance(v, KnownNumber))
     match op:
         case "logical_and" if number is False:
-            return Number(value=False)
+            return KnownNumber(value=False)
         case "logical_or" if number is True:
-            return Number(value=True)
+            return KnownNumber(value=True)
         case "logical_and" | "logical_or" if number is not None:
             return other
         case "mul" if number == 0:
-            return Number(0.0)
+            return KnownNumber(0.0)
         case "add" | "sub" if number == float("-inf") and (op == "add" or values[1] is other):
-            return Number(float("-inf"))
+            return KnownNumber(float("-inf"))
         case "maximum" if number == float("-inf") or (
             isinstance(other, Start) and number is not None and number <= other.least
         ):
@@ -255,15 +261,15 @@ def _partly(op: str, values: list[Value]) -> Value:
             return other
         case "mul" if number == 1:
             return other
-        case "sub" | "div" if isinstance(values[1], Number) and number == (0 if op == "sub" else 1):
+        case "sub" | "div" if isinstance(values[1], KnownNumber) and number == (0 if op == "sub" else 1):
             return other
         case _:
             return None
 
 
-def renamed(value: Value, old: Axis, new: Axis) -> Value:
+def renamed(value: KnownValue, old: Axis, new: Axis) -> KnownValue:
     """Returns `value` as it is seen where the axis `old` is called `new`."""
     return value.along(old, new) if isinstance(value, Linear) else value
 
 
-Values: TypeAlias = Mapping[str, Value]
+KnownValues: TypeAlias = Mapping[str, KnownValue]

@@ -9,7 +9,7 @@ from weft.block.check import Scope, Types, body_types, infer
 from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
 from weft.block.ranges import All, Band, Diagonal
 from weft.block.walk import every
-from weft.masks.known import Facts, Linear, Values
+from weft.masks.known import Facts, KnownValues, Linear
 from weft.masks.values import unchanged, values_inside, values_of
 from weft.tensor.axes import Axis
 from weft.tensor.passes import block_pass
@@ -40,14 +40,14 @@ def limit(program: BlockProgram) -> BlockProgram:
     return program if graph == program.graph else replace(program, graph=graph)
 
 
-def _limited(graph: Graph, given: Values, inputs: Types, scope: Scope) -> Graph:
+def _limited(graph: Graph, given: KnownValues, inputs: Types, scope: Scope) -> Graph:
     known = values_of(graph, given, Facts())
     types = infer(graph, inputs, scope)
     nodes = tuple(_loop(n, known, types, scope) if isinstance(n, Map) else n for n in graph.nodes)
     return replace(graph, nodes=nodes)
 
 
-def _loop(node: Map, known: Values, types: Types, scope: Scope) -> Map:
+def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
     inner = scope.inside(node)
     body = _limited(node.body, values_inside(node, known), body_types(node, types), inner)
     node = sealed(replace(node, body=body))
@@ -69,7 +69,7 @@ def _loop(node: Map, known: Values, types: Types, scope: Scope) -> Map:
     return node if outer is None else replace(node, range=Band(outer, low.get(outer), high.get(outer)))
 
 
-def _conditions(node: Map, known: Values, scope: Scope) -> Iterator[tuple[Axis, Linear]]:
+def _conditions(node: Map, known: KnownValues, scope: Scope) -> Iterator[tuple[Axis, Linear]]:
     """Yields what is at least 0 wherever `node` changes its state: j - i + c or i - j + c, with i the index of a map around it."""
     facts = Facts()
     unchanged(node, known, facts)

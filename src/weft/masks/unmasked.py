@@ -8,12 +8,12 @@ from dataclasses import replace
 from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
 from weft.block.ranges import Band
 from weft.block.walk import needed, pruned
-from weft.masks.known import Facts, Linear, Number, Value, Values, of_expression
+from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Linear, of_expression
 from weft.masks.values import values_inside, values_of
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, arguments, rewritten, substitute
 
-Known = Values
+Known = KnownValues
 """What is known of each value of a graph, by name."""
 
 
@@ -79,10 +79,10 @@ def _pointwise(node: Pointwise, known: Known, facts: Facts) -> Pointwise:
     return replace(node, expr=substitute(expr, lambda i: Arg(place[i])), args=tuple(node.args[i] for i in read))
 
 
-def _folded(expr: Scalar, values: Sequence[Value], facts: Facts) -> Scalar:
+def _folded(expr: Scalar, values: Sequence[KnownValue], facts: Facts) -> Scalar:
     """Replaces each mask of `expr` that is the same everywhere by a literal, and its selections by what they select."""
     known = of_expression(expr, values, facts)
-    if isinstance(known, Number) and isinstance(known.value, bool):
+    if isinstance(known, KnownNumber) and isinstance(known.value, bool):
         return Lit(known.value)
     match expr:
         case Apply("where", (condition, first, second)):

@@ -22,13 +22,13 @@ from weft.block.program import (
     State,
 )
 from weft.block.walk import results
-from weft.masks.known import Facts, Linear, Number, Start, Value, Values, of_expression, renamed
+from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Linear, Start, of_expression, renamed
 from weft.tensor.scalar import Apply, Arg
 
 
-def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
+def values_of(graph: Graph, given: KnownValues, facts: Facts) -> dict[str, KnownValue]:
     """Says what is known of each value of `graph`, of whose inputs `given` is known."""
-    known: dict[str, Value] = {name: given.get(name) for name in graph.inputs}
+    known: dict[str, KnownValue] = {name: given.get(name) for name in graph.inputs}
     for node in graph.nodes:
         if isinstance(node, Map):
             known.update(_of_map(node, known, facts))
@@ -37,9 +37,9 @@ def values_of(graph: Graph, given: Values, facts: Facts) -> dict[str, Value]:
     return known
 
 
-def values_inside(node: Map, known: Values) -> dict[str, Value]:
+def values_inside(node: Map, known: KnownValues) -> dict[str, KnownValue]:
     """Says what is known of the inputs of the body of `node`, a map in a graph of whose values `known` is known."""
-    found: dict[str, Value] = {}
+    found: dict[str, KnownValue] = {}
     for feed in node.inputs:
         value = known.get(feed.outer)
         match feed.access:
@@ -50,12 +50,12 @@ def values_inside(node: Map, known: Values) -> dict[str, Value]:
     return found
 
 
-def unchanged(node: Map, known: Values, facts: Facts) -> bool:
+def unchanged(node: Map, known: KnownValues, facts: Facts) -> bool:
     """Tells whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold."""
     state = node.state
     assert state is not None
     body = values_of(node.body, values_inside(node, known), facts)
-    start: dict[str, Value] = {c.name: Start(c.name, _least(state, c)) for c in state.components}
+    start: dict[str, KnownValue] = {c.name: Start(c.name, _least(state, c)) for c in state.components}
     after = values_of(state.update, _fed(state, body, start), facts)
     return all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))
 
@@ -68,49 +68,49 @@ def _least(state: State, component: Component) -> float:
     return component.init if grows and state.resume is None else -math.inf
 
 
-def _fed(state: State, body: Values, components: Values) -> dict[str, Value]:
+def _fed(state: State, body: KnownValues, components: KnownValues) -> dict[str, KnownValue]:
     names = state.update.inputs[len(state.components) :]
     return {**components, **{name: body[feed] for name, feed in zip(names, state.feeds, strict=True)}}
 
 
-def _of_map(node: Map, known: Values, facts: Facts) -> dict[str, Value]:
+def _of_map(node: Map, known: KnownValues, facts: Facts) -> dict[str, KnownValue]:
     body = values_of(node.body, values_inside(node, known), facts)
-    finished: Mapping[str, Value] = {}
+    finished: Mapping[str, KnownValue] = {}
     if node.state is not None and node.state.resume is None:
         state = node.state
-        start: dict[str, Value] = {c.name: Number(c.init) for c in state.components}
+        start: dict[str, KnownValue] = {c.name: KnownNumber(c.init) for c in state.components}
         after = values_of(state.update, _fed(state, body, start), facts)
         same = all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))
         finished = values_of(state.finish, start if same else {}, facts)
     return {o.outer: finished.get(o.inner) if isinstance(o, Final) else body[o.inner] for o in node.outputs}
 
 
-def _of_operator(node: BlockNode, known: Values, facts: Facts) -> Value:
+def _of_operator(node: BlockNode, known: KnownValues, facts: Facts) -> KnownValue:
     match node:
         case Pointwise():
             return of_expression(node.expr, [known[a] for a in node.args], facts)
         case Dot():
             operands = (known[node.left], known[node.right])
-            nothing = any(isinstance(v, Number) and v.value == 0 for v in operands)
-            return None if not nothing else Number(0.0) if node.acc is None else known[node.acc]
+            nothing = any(isinstance(v, KnownNumber) and v.value == 0 for v in operands)
+            return None if not nothing else KnownNumber(0.0) if node.acc is None else known[node.acc]
         case Collapse():
             return _collapsed(node.monoid, known[node.arg])
         case Index(_, axis):
             return Linear.index(axis)
         case Literal(_, value):
-            return Number(value)
+            return KnownNumber(value)
         case Extent(_, space, dtype, axis):
             if dtype.is_float or axis is not None:
                 return None
-            return Linear(sizes=((space, 1),)) if space.fixed is None else Number(space.fixed)
+            return Linear(sizes=((space, 1),)) if space.fixed is None else KnownNumber(space.fixed)
         case _:
             return None
 
 
-def _collapsed(monoid: Monoid, value: Value) -> Value:
+def _collapsed(monoid: Monoid, value: KnownValue) -> KnownValue:
     """Reduces the elements of an item, of which there is at least one, that are all `value`."""
     match value:
-        case Number(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
+        case KnownNumber(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
             return value
         case _:
             return None

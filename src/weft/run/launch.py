@@ -66,7 +66,7 @@ class Made(Generic[S]):
     from_cache: bool
 
 
-class Input(NamedTuple):
+class InputSpec(NamedTuple):
     """An input tensor: its name, number of dimensions and element type."""
 
     name: str
@@ -74,7 +74,7 @@ class Input(NamedTuple):
     dtype: DType
 
 
-class Size(NamedTuple):
+class SizeSpec(NamedTuple):
     """A run-time size: its name, and the input and dimension where it is read at each call; None: the call passes it."""
 
     name: str
@@ -82,7 +82,7 @@ class Size(NamedTuple):
     dim: int = 0
 
 
-class Output(NamedTuple):
+class OutputSpec(NamedTuple):
     """A tensor that the launcher allocates: each dimension a size's name or a number."""
 
     dims: tuple[str | int, ...]
@@ -101,9 +101,9 @@ class KernelSignature(NamedTuple):
     """
 
     name: str
-    inputs: tuple[Input, ...]
-    sizes: tuple[Size, ...]
-    outputs: tuple[Output, ...]
+    inputs: tuple[InputSpec, ...]
+    sizes: tuple[SizeSpec, ...]
+    outputs: tuple[OutputSpec, ...]
     given: tuple[int, ...] = ()
 
     @property
@@ -142,9 +142,9 @@ class KernelSignature(NamedTuple):
         found = cast("dict[str, Any]", text)
         return KernelSignature(
             name=found["name"],
-            inputs=tuple(Input(name, ndim, DType[kind]) for name, ndim, kind in found["inputs"]),
-            sizes=tuple(Size(name, index, dim) for name, index, dim in found["sizes"]),
-            outputs=tuple(Output(tuple(dims), DType[kind]) for dims, kind in found["outputs"]),
+            inputs=tuple(InputSpec(name, ndim, DType[kind]) for name, ndim, kind in found["inputs"]),
+            sizes=tuple(SizeSpec(name, index, dim) for name, index, dim in found["sizes"]),
+            outputs=tuple(OutputSpec(tuple(dims), DType[kind]) for dims, kind in found["outputs"]),
             given=tuple(found["given"]),
         )
 

@@ -29,7 +29,7 @@ _NUMBERS = Fp64Domain()
 _DATA = np.zeros((), np.int8)
 
 
-Value: TypeAlias = Formula | ExactValue
+DegreeValue: TypeAlias = Formula | ExactValue
 
 _EXTREMA = ("maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge")
@@ -49,36 +49,36 @@ class DegreeDomain:
         self.met = Met()
         self._arbitrary = arbitrary
 
-    def shape(self, v: Value) -> tuple[int, ...]:
+    def shape(self, v: DegreeValue) -> tuple[int, ...]:
         """Returns the value's sizes."""
         return tuple(v.array.shape) if isinstance(v, ExactValue) else v.shape
 
-    def lift(self, fn: Structural, *values: Value) -> Value:
+    def lift(self, fn: Structural, *values: DegreeValue) -> DegreeValue:
         """Bounds all the values together, in the shape that `fn` gives."""
         if all(isinstance(v, ExactValue) for v in values):
             return ExactValue(np.asarray(fn(*(v.array for v in values if isinstance(v, ExactValue)))))
         shape = np.shape(fn(*(np.broadcast_to(_DATA, self.shape(v)) for v in values)))
         return replace(self._either(values), shape=tuple(shape))
 
-    def constant(self, value: float | int | bool, dtype: DType) -> Value:
+    def constant(self, value: float | int | bool, dtype: DType) -> DegreeValue:
         """Returns a number."""
         return self.full((), value, dtype)
 
-    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Value:
+    def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> DegreeValue:
         """Repeats a number."""
         if dtype.is_float:
             return _number(float(value), tuple(shape))
         return ExactValue(np.broadcast_to(_NUMBERS.constant(value, dtype), tuple(shape)))
 
-    def iota(self, size: int, dtype: DType) -> Value:
+    def iota(self, size: int, dtype: DType) -> DegreeValue:
         """Counts from 0 to `size` - 1, exactly."""
         return self._settled(ExactValue(np.arange(size)), dtype)
 
-    def poison(self, shape: Sequence[int], dtype: DType) -> Value:
+    def poison(self, shape: Sequence[int], dtype: DType) -> DegreeValue:
         """Returns a variable of its own."""
         return Formula(tuple(shape), Polynomial(1), whole=not dtype.is_float)
 
-    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Value:
+    def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> DegreeValue:
         """Returns an input: a variable for each element."""
         del rng
         whole = not dtype.is_float and not self._arbitrary
@@ -86,11 +86,11 @@ class DegreeDomain:
         self.met.arbitrary = self.met.arbitrary or not (dtype.is_float or whole)
         return Formula(tuple(shape), Polynomial(1), whole=whole)
 
-    def equal(self, a: Value, b: Value) -> bool:
+    def equal(self, a: DegreeValue, b: DegreeValue) -> bool:
         """Compares shapes alone."""
         return self.shape(a) == self.shape(b)
 
-    def elementwise(self, expr: Scalar, args: Sequence[Value], dtype: DType) -> Value:
+    def elementwise(self, expr: Scalar, args: Sequence[DegreeValue], dtype: DType) -> DegreeValue:
         """Bounds `expr` over the arguments."""
         shape = np.broadcast_shapes(*(self.shape(a) for a in args))
         found = self._settled(self._scalar(expr, args), dtype)
@@ -98,7 +98,7 @@ class DegreeDomain:
             return found if found.array.shape == shape else ExactValue(np.broadcast_to(found.array, shape))
         return replace(found, shape=shape)
 
-    def _scalar(self, expr: Scalar, args: Sequence[Value]) -> Value:
+    def _scalar(self, expr: Scalar, args: Sequence[DegreeValue]) -> DegreeValue:
         match expr:
             case Arg(index):
                 return args[index]
@@ -111,7 +111,7 @@ class DegreeDomain:
             case Convert(dtype, inner):
                 return self.convert(self._scalar(inner, args), dtype, semantic=True)
 
-    def _apply(self, op: str, args: Sequence[Value]) -> Value:
+    def _apply(self, op: str, args: Sequence[DegreeValue]) -> DegreeValue:
         row = optable.row(op)
         exact = [a.array for a in args if isinstance(a, ExactValue)]
         if row.closed and len(exact) == len(args):
@@ -273,7 +273,7 @@ class DegreeDomain:
             self.met.constants.add(f"{apart[0]:.6g}")
         return found
 
-    def _either(self, values: Sequence[Value]) -> Formula:
+    def _either(self, values: Sequence[DegreeValue]) -> Formula:
         """Bounds each of the values."""
         if all(_is_whole(v) for v in values):
             return Formula((), whole=True)
@@ -296,12 +296,12 @@ class DegreeDomain:
             )
         return found
 
-    def _settled(self, v: Value, dtype: DType) -> Value:
+    def _settled(self, v: DegreeValue, dtype: DType) -> DegreeValue:
         if not isinstance(v, ExactValue):
             return v
         return _formula(v) if dtype.is_float else ExactValue(wrapped(v.array, dtype))
 
-    def convert(self, v: Value, dtype: DType, semantic: bool) -> Value:
+    def convert(self, v: DegreeValue, dtype: DType, semantic: bool) -> DegreeValue:
         """Converts by keeping precision casts as they are; a rounding is a function without laws; nothing is said of integers."""
         if isinstance(v, ExactValue):
             if semantic and dtype.is_float:
@@ -328,12 +328,12 @@ class DegreeDomain:
 
     def contract(
         self,
-        left: Value,
+        left: DegreeValue,
         left_axes: Sequence[int],
-        right: Value,
+        right: DegreeValue,
         right_axes: Sequence[int],
         out_axes: Sequence[int],
-    ) -> Value:
+    ) -> DegreeValue:
         """Sums as many products as the labels that are summed have points."""
         if isinstance(left, ExactValue) and isinstance(right, ExactValue):
             a, b = left.array.astype(np.int64), right.array.astype(np.int64)
@@ -348,7 +348,7 @@ class DegreeDomain:
             return _number(0.0, shape)
         return replace(summed(self._mul(_formula(left), _formula(right)), count), shape=shape)
 
-    def reduce(self, monoid: Monoid, v: Value, dims: Sequence[int]) -> Value:
+    def reduce(self, monoid: Monoid, v: DegreeValue, dims: Sequence[int]) -> DegreeValue:
         """Bounds the repeated operation."""
         if isinstance(v, ExactValue):
             return ExactValue(_NUMBERS.reduce(monoid, v.array, dims))
@@ -366,7 +366,7 @@ class DegreeDomain:
             case Monoid.max | Monoid.min:
                 return replace(self._compared("maximum", [v, v], v), shape=kept)
 
-    def ranked(self, v: Value, numbers: Value, count: int, order: Order) -> tuple[Value, Value]:
+    def ranked(self, v: DegreeValue, numbers: DegreeValue, count: int, order: Order) -> tuple[DegreeValue, DegreeValue]:
         """Bounds the values by any of those that there are; their places are data."""
         assert isinstance(numbers, ExactValue), "indices are known"
         if isinstance(v, ExactValue):
@@ -397,7 +397,7 @@ def _fixed(values: Array) -> Formula:
     return Formula(tuple(values.shape), replace(ONE, bits=float(bits + divisor)), divisor=float(divisor), fixed=True)
 
 
-def _formula(v: Value) -> Formula:
+def _formula(v: DegreeValue) -> Formula:
     """Returns exact values as the formula that they are among elements."""
     if isinstance(v, Formula):
         return v
@@ -408,5 +408,5 @@ def _formula(v: Value) -> Formula:
     return Formula(tuple(array.shape), replace(ONE, bits=bits), fixed=True)
 
 
-def _is_whole(v: Value) -> bool:
+def _is_whole(v: DegreeValue) -> bool:
     return isinstance(v, ExactValue) or v.whole

@@ -53,7 +53,7 @@ def apply(op: str, *args: Scalar) -> Apply:
     return Apply(op, args)
 
 
-class Arguments(list[T]):
+class ArgumentTable(list[T]):
     """What an expression in the making reads, each once."""
 
     def arg(self, what: T) -> Arg:

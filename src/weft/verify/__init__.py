@@ -9,10 +9,10 @@ candidate has `Lost`; or a `Judgement`. What cannot be run is not equal: a verif
 from weft.verify.field_check import equivalent, verify
 from weft.verify.judge import Draws, Judgement, judge
 from weft.verify.ranges import Lost, Ranges
-from weft.verify.verdict import Argument, Shown, Verdict, together
+from weft.verify.verdict import Aspect, Shown, Verdict, together
 
 __all__ = [
-    "Argument",
+    "Aspect",
     "Draws",
     "Judgement",
     "Lost",

@@ -29,7 +29,7 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
-from weft.verify.regimes import REGIMES, ROWS, Layout, drawn, labels, layout_of, reduced_spaces
+from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
 # block; and where the program's own sizes leave no smaller ones.
@@ -57,7 +57,7 @@ class Case:
     program: TensorProgram
     sizes: Mapping[str, int]
     inputs: Mapping[str, Array]
-    layout: Layout
+    layout: RowLayout
     regime: int
     known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
 
@@ -211,7 +211,7 @@ def cases(
     near: Sequence[Mapping[str, int]],
     seed: int,
     draws: int = 1,
-    layout: Layout | None = None,
+    layout: RowLayout | None = None,
 ) -> Iterator[Case]:
     """Yields inputs of all regimes.
 
@@ -243,7 +243,7 @@ def cases(
 def fitted(
     program: TensorProgram,
     wanted: Mapping[str, int],
-    layout: Layout,
+    layout: RowLayout,
     most: int,
     whole: Collection[str] = (),
     allowed: Callable[[str, int], int] = lambda _, size: size,

@@ -18,11 +18,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from weft.tensor.degrees import Value
+from weft.tensor.degrees import DegreeValue
 from weft.tensor.formula import Formula, Met, Polynomial
 from weft.tensor.modular import FAMILY, LEAST
 from weft.verify.thresholds import FARTHEST
-from weft.verify.verdict import Argument, Shown, Verdict
+from weft.verify.verdict import Aspect, Shown, Verdict
 
 # Of more use than no number; and a claim that rests on less is none.
 _OF_USE = 2.0**-10
@@ -104,7 +104,7 @@ class Held:
     rounded_apart: bool = False
     unreached: frozenset[str] = frozenset()
 
-    def add(self, one: Sequence[Value], other: Sequence[Value], moduli: Sequence[int]) -> None:
+    def add(self, one: Sequence[DegreeValue], other: Sequence[DegreeValue], moduli: Sequence[int]) -> None:
         """Adds what two programs gave, modulo a chain of primes."""
         for a, b in zip(one, other, strict=True):
             if isinstance(a, Formula) and isinstance(b, Formula) and not (a.whole or b.whole):
@@ -130,49 +130,47 @@ class Held:
             bound = _bound(chances.rational, trials)
             of, at = f"of degree {_brief(chances.degree)}", "at random elements modulo random primes"
             words = f"{of}, {at}" if bound is not None else f"{of}, beyond any bound"
-            yield Shown(Argument.rational, words, bound is not None, bound)
+            yield Shown(Aspect.rational, words, bound is not None, bound)
         if met.exponentials:
             nested = any("exponent" in each for each in met.unbounded)
             bound = None if nested else _bound(chances.exponentials, trials)
             words = "at random roots of unity" + (
                 "" if bound is not None else ", where no theorem gives a useful bound"
             )
-            yield Shown(Argument.exponentials, words, decides=True, bound=bound)
+            yield Shown(Aspect.exponentials, words, decides=True, bound=bound)
         if met.order:
-            yield Shown(Argument.order, "under random orders of the elements", decides=True)
+            yield Shown(Aspect.order, "under random orders of the elements", decides=True)
         if met.functions:
             bound = None if met.unbounded else _bound(chances.functions, trials)
             words = f"{_listed(met.functions)}: as arbitrary functions"
-            yield Shown(Argument.functions, words, decides=True, bound=bound)
+            yield Shown(Aspect.functions, words, decides=True, bound=bound)
         if met.arbitrary:
-            yield Shown(
-                Argument.integers, "as arbitrary elements", decides=True, bound=_bound(chances.rational, trials)
-            )
+            yield Shown(Aspect.integers, "as arbitrary elements", decides=True, bound=_bound(chances.rational, trials))
         if met.integers:
             words = "all values" if self.exhausted else "random values, and the numbers of the programs"
-            yield Shown(Argument.integers, words, self.exhausted, 0.0 if self.exhausted else None)
+            yield Shown(Aspect.integers, words, self.exhausted, 0.0 if self.exhausted else None)
         yield from self._casts()
         if met.special:
             yield Shown(
-                Argument.special,
+                Aspect.special,
                 f"{_listed(met.special)}: compared only where the tested values produce them",
                 decides=False,
             )
         if met.constants:
             words = f"{_listed(met.constants)}: compared at inputs equal and next to the constant"
-            yield Shown(Argument.constants, words, decides=False)
+            yield Shown(Aspect.constants, words, decides=False)
         if self.unreached:
             words = f"{_listed(self.unreached)}: indices beyond {FARTHEST} were not tested"
-            yield Shown(Argument.slices, words, decides=False)
+            yield Shown(Aspect.slices, words, decides=False)
 
     def _casts(self) -> Iterator[Shown]:
         met = self.met
         if met.truncated:
-            yield Shown(Argument.casts, "to integers: as arbitrary functions into few integers", decides=False)
+            yield Shown(Aspect.casts, "to integers: as arbitrary functions into few integers", decides=False)
         elif met.rounded:
-            yield Shown(Argument.casts, f"to {_listed(met.rounded)}: as arbitrary functions", decides=True)
+            yield Shown(Aspect.casts, f"to {_listed(met.rounded)}: as arbitrary functions", decides=True)
         if met.precision and not self.rounded_apart:
-            yield Shown(Argument.casts, "roundings to fewer bits: ignored", decides=False)
+            yield Shown(Aspect.casts, "roundings to fewer bits: ignored", decides=False)
 
     def verdict(self, primes: tuple[int, ...], trials: int, made: str) -> Verdict:
         """Returns the verdict on programs that agree, after the trials that `made` tells of."""

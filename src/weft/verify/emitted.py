@@ -1,7 +1,7 @@
 """The judge of emitted code: whether results on hard inputs are as close to fp64 as eager's, regime by regime.
 
 What the check over finite fields cannot see: range, rounding, layout, strides, flags, and the emitters themselves. The inputs come
-from `weft.verify.cases`; whoever can run the kernels (`weft.plan.judge.judging`) runs them there; `Tally` holds the results
+from `weft.verify.cases`; whoever can run the kernels (`weft.plan.judge.judging`) runs them there; `ErrorTally` holds the results
 against the program in fp64 and against the program as eager rounds it, and gives the error rule's answer for each regime.
 """
 
@@ -32,7 +32,7 @@ _NOISE = 0.125
 
 
 @dataclass(eq=False)
-class Tally:
+class ErrorTally:
     """What was found so far.
 
     Attributes:

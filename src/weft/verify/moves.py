@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.captured import Number, OpaqueCall, Operand
+from weft.capture.captured import OpaqueCall, Operand, RuntimeNumber
 from weft.errors import UnsupportedError
 from weft.tensor.domain import Array, Domain
 from weft.tensor.program import Opaque
@@ -96,8 +96,10 @@ def run_moves(calls: Calls, node: Opaque, values: tuple[V, ...], domain: Domain[
 def refuse_unless_moves(call: OpaqueCall, node: Opaque) -> None:
     """Raises an UnsupportedError for a call that does more than move elements."""
     name = getattr(getattr(call.target, "overloadpacket", None), "__name__", "")
-    leaves = pytree.tree_leaves((call.args, dict(call.kwargs)), is_leaf=lambda x: isinstance(x, Operand | Number))
-    odd = any(isinstance(x, Number) or (isinstance(x, Operand) and x.flagged) for x in leaves)
+    leaves = pytree.tree_leaves(
+        (call.args, dict(call.kwargs)), is_leaf=lambda x: isinstance(x, Operand | RuntimeNumber)
+    )
+    odd = any(isinstance(x, RuntimeNumber) or (isinstance(x, Operand) and x.flagged) for x in leaves)
     ordered = any(r is not None and (r.order is not None or r.flagged) for r in call.results)
     given = dict(zip(_ARGUMENTS.get(name, ()), call.args, strict=False)) | dict(call.kwargs)
     odd = (

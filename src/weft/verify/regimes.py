@@ -146,7 +146,7 @@ ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Which inputs have rows, and along which space.
 
     Attributes:
@@ -158,7 +158,7 @@ class Layout:
     slots: tuple[str, ...]
 
 
-def layout_of(program: TensorProgram, most: int = 2, roomy: Collection[str] = ()) -> Layout:
+def layout_of(program: TensorProgram, most: int = 2, roomy: Collection[str] = ()) -> RowLayout:
     """Chooses the rows of each input, along `most` spaces at most.
 
     An input takes a space of its own where it can, so that large rows of one meet tiny rows of another; one that is `roomy`,
@@ -177,7 +177,7 @@ def layout_of(program: TensorProgram, most: int = 2, roomy: Collection[str] = ()
             alike = [s for s in free if taken.get(s, 0) == least]
             rows[name] = ([s for s in alike if s in roomy] or alike)[-1]
             taken[rows[name]] = least + 1
-    return Layout(rows, tuple(taken))
+    return RowLayout(rows, tuple(taken))
 
 
 def _parallel(program: TensorProgram) -> set[str]:
@@ -229,7 +229,7 @@ def labels(count: int, start: int) -> Array:
 def drawn(
     node: Input,
     sizes: Mapping[str, int],
-    layout: Layout,
+    layout: RowLayout,
     regime: int,
     rng: np.random.Generator,
     reduced: set[str],

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-class Argument(Enum):
+class Aspect(Enum):
     """The classes of what programs hold; for each there is an argument of its own, or none."""
 
     rational = "sums, products and quotients"
@@ -40,7 +40,7 @@ class Shown:
         bound: the probability that wrong programs agree; a number only where a theorem gives one.
     """
 
-    kind: Argument
+    kind: Aspect
     shown: str
     decides: bool
     bound: float | None = None
@@ -116,7 +116,7 @@ class Verdict:
             error_probability=found["error_probability"],
             reason=str(found["reason"]),
             sizes=tuple(dict(sizes) for sizes in found["sizes"]),
-            classes=tuple(Shown(Argument[kind], *rest) for kind, *rest in found["classes"]),
+            classes=tuple(Shown(Aspect[kind], *rest) for kind, *rest in found["classes"]),
             primes=tuple(found["primes"]),
             agrees=found["agrees"],
         )

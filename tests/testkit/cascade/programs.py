@@ -17,7 +17,7 @@ from weft.block.program import BlockProgram
 from weft.block.ranges import Segment
 from weft.block.walk import maps
 from weft.capture import capture
-from weft.cascade import Found, chains, folds
+from weft.cascade import FoundChains, chains, folds
 from weft.errors import ScheduleError
 from weft.lab.fuzz.random_schedules import random_schedule
 from weft.pipeline import normalize
@@ -47,7 +47,7 @@ def prepared(program: TensorProgram) -> TensorProgram:
     return chains(program).program
 
 
-def analysed(function: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *args: torch.Tensor) -> Found:
+def analysed(function: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *args: torch.Tensor) -> FoundChains:
     """The chains of `function`."""
     return folds(prepared(captured(function, *args)))
 

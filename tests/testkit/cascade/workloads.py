@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from weft.lab.examples import Operand, Sizes, one_matmul
+from weft.lab.examples import OperandSpec, Sizes, one_matmul
 from weft.lab.workloads import cpu as bench
 from weft.lab.workloads import reductions as rows
 
@@ -26,7 +26,7 @@ PRODUCTS = ((7, 65, 33), (65, 130, 40))
 ROUTES = ((7, 65, 33), (65, 96, 128))
 FEATURES = ((65, 7), (2048, 128))
 
-CAT = "torch.cat is not supported by weft yet, PyTorch runs it: three kernels and a copy of the scores"
+CAT = "torch.cat is not in weft's table of operations yet, PyTorch runs it: three kernels and a copy of the scores"
 LOG_OF_SHARE = "the logarithm of a share that may be 0: 0 * -inf is NaN, as in eager, and no sum of terms"
 
 
@@ -50,7 +50,7 @@ class Chain:
 
     name: str
     function: Callable[..., Any]
-    operands: Callable[[Sizes], tuple[Operand, ...]]
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]]
     sizes: tuple[Sizes, ...] = ROWS
     kernels: int = 1
     loads: int | None = None
@@ -69,38 +69,38 @@ class Chain:
 # Operands.
 
 
-def heads(*more: Callable[[Sizes], Operand]) -> Callable[[Sizes], tuple[Operand, ...]]:
+def heads(*more: Callable[[Sizes], OperandSpec]) -> Callable[[Sizes], tuple[OperandSpec, ...]]:
     """Queries, keys and values of the sizes batch, heads, length, width; then `more`."""
-    return lambda sizes: (*(Operand(sizes),) * 3, *(operand(sizes) for operand in more))
+    return lambda sizes: (*(OperandSpec(sizes),) * 3, *(operand(sizes) for operand in more))
 
 
-def latent(sizes: Sizes) -> tuple[Operand, ...]:
+def latent(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Queries and latent vectors of the sizes batch, heads, keys, width."""
     batch, count, keys, width = sizes
-    return Operand((batch, count, width)), Operand((batch, keys, width))
+    return OperandSpec((batch, count, width)), OperandSpec((batch, keys, width))
 
 
-def normed(sizes: Sizes) -> tuple[Operand, ...]:
+def normed(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Rows, a matrix, and a weight and a bias of the norm."""
     _, inner, _ = sizes
-    return *one_matmul(sizes), Operand((inner,), 0.1, 1.0), Operand((inner,), 0.1)
+    return *one_matmul(sizes), OperandSpec((inner,), 0.1, 1.0), OperandSpec((inner,), 0.1)
 
 
-def one_logit(sizes: Sizes) -> Operand:
-    return Operand((sizes[1],))
+def one_logit(sizes: Sizes) -> OperandSpec:
+    return OperandSpec((sizes[1],))
 
 
-def slope(sizes: Sizes) -> Operand:
-    return Operand((sizes[1],), 0.05, 0.2)
+def slope(sizes: Sizes) -> OperandSpec:
+    return OperandSpec((sizes[1],), 0.05, 0.2)
 
 
-def temperature(_: Sizes) -> Operand:
-    return Operand((), 0.5, 8.0)
+def temperature(_: Sizes) -> OperandSpec:
+    return OperandSpec((), 0.5, 8.0)
 
 
-def narrow(sizes: Sizes) -> tuple[Operand, ...]:
+def narrow(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Numbers about 1, close to one another, so that products of many are of ordinary size."""
-    return (Operand(sizes, 0.02, 1.0),)
+    return (OperandSpec(sizes, 0.02, 1.0),)
 
 
 def with_signs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -26,7 +26,7 @@ from weft.block.program import BlockProgram
 from weft.errors import UnsupportedError
 from weft.tensor.domain import Array
 from weft.verify.cases import Case
-from weft.verify.emitted import Tally
+from weft.verify.emitted import ErrorTally
 
 TARGETS = ("interpreter", "cpu", "numpy")
 """Where programs run; beside these "triton", in a process with TRITON_INTERPRET=1."""
@@ -46,7 +46,7 @@ def findings(
             run = _on(target, subject, applied or subject.applied, folder)
         except UnsupportedError:
             continue
-        tally = Tally(subject.program)
+        tally = ErrorTally(subject.program)
         for case in subject.hard[:: 3 if target == "triton" else 1]:
             tally.add(case, run(case))
         yield target, tally.verdict()

@@ -22,7 +22,7 @@ from weft.tensor.program import TensorProgram
 from weft.verify import verify
 from weft.verify.cases import FAR, Case, cases, fitted, has_meaning
 from weft.verify.eager import EagerDomain
-from weft.verify.emitted import Tally
+from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import layout_of
 from weft.verify.sizes import freed, small_tiles
 from weft.verify.subject import FAILURES
@@ -81,7 +81,7 @@ class Subject:
 
         The tiles are small ones; the judge's rules and inputs are those that printed kernels are held against.
         """
-        tally = Tally(self.free)
+        tally = ErrorTally(self.free)
         for case in self.hard:
             tally.add(case, in_machine_arithmetic(self.free, applied, case))
             if tally.wrong:

@@ -124,7 +124,7 @@ def _reasons(entries: Mapping[str, Any]) -> Iterable[str]:
         for line, count in found["left to PyTorch"].items():
             operation, _, reason = line.partition(": ")
             reason = reason or operation
-            reason = re.sub(r"^aten\.\w+ (is not supported by weft yet)", r"\1", reason)
+            reason = re.sub(r"^aten\.\w+ (is not in weft's table of operations yet)", r"\1", reason)
             counts[reason] += count
             operations.setdefault(reason, set()).add(operation.removeprefix("aten."))
     yield """

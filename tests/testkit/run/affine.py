@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
 from weft.tensor.dtypes import DType
 
 F32 = DType.float32
@@ -27,7 +27,7 @@ extern "C" void affine(const std::int64_t* w) {
 
 AFFINE = KernelSignature(
     name="affine",
-    inputs=(Input("a", 2, F32), Input("b", 2, F32), Input("c", 1, F32)),
-    sizes=(Size("m", 0, 0), Size("n", 1, 0)),
-    outputs=(Output(("m", "n"), F32), Output((1,), DType.int64)),
+    inputs=(InputSpec("a", 2, F32), InputSpec("b", 2, F32), InputSpec("c", 1, F32)),
+    sizes=(SizeSpec("m", 0, 0), SizeSpec("n", 1, 0)),
+    outputs=(OutputSpec(("m", "n"), F32), OutputSpec((1,), DType.int64)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.emit.triton import BlockConstant, GridLoop
 from weft.run.gpu import GpuSignature, GpuSource
-from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
 from weft.tensor.dtypes import DType
 
 F32 = DType.float32
@@ -30,9 +30,9 @@ def twice(x, b, out, M, N, x_s0, x_s1, b_s0, BLOCK_n: tl.constexpr):
 TWICE = GpuSignature(
     kernel=KernelSignature(
         name="twice",
-        inputs=(Input("x", 2, F32), Input("b", 1, F32)),
-        sizes=(Size("M", 0, 0), Size("N", 0, 1)),
-        outputs=(Output(("M", "N"), F32),),
+        inputs=(InputSpec("x", 2, F32), InputSpec("b", 1, F32)),
+        sizes=(SizeSpec("M", 0, 0), SizeSpec("N", 0, 1)),
+        outputs=(OutputSpec(("M", "N"), F32),),
     ),
     constants=(BlockConstant("BLOCK_n", "N", 1),),
     grid=(GridLoop("M", 16),),

@@ -8,14 +8,14 @@ import time
 from dataclasses import replace
 
 from weft.lab.fuzz import trial as function_trial
-from weft.lab.fuzz.function_rows import Effect
-from weft.lab.fuzz.random_functions import Argument, RandomFunction, Statement
+from weft.lab.fuzz.function_rows import Exactness
+from weft.lab.fuzz.random_functions import RandomArgument, RandomFunction, Statement
 
 
 def drawn(*texts: str, outputs: str = "v0", entry: str = "optimize", **changes: object) -> RandomFunction:
     """A function of two matrices, of these statements."""
-    statements = [Statement(f"v{i}", text, Effect.rounds, keeps=False) for i, text in enumerate(texts)]
-    arguments = tuple(Argument(name, ("n", "m"), "float32", "normal", "dense") for name in ("a0", "a1"))
+    statements = [Statement(f"v{i}", text, Exactness.rounds, keeps=False) for i, text in enumerate(texts)]
+    arguments = tuple(RandomArgument(name, ("n", "m"), "float32", "normal", "dense") for name in ("a0", "a1"))
     calls = ({"n": 4, "m": 5}, {"n": 3, "m": 1})
     return replace(RandomFunction(0, arguments, tuple(statements), tuple(outputs.split()), calls, 1, entry), **changes)
 

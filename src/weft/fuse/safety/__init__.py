@@ -18,7 +18,7 @@ from weft.block.walk import every, maps
 from weft.errors import UnsupportedError
 from weft.fuse.safety.graphs import Inputs, graph_of
 from weft.fuse.safety.pairs import FIRST, Pair
-from weft.fuse.safety.work import Policy, Work
+from weft.fuse.safety.work import PairWork, Policy
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Bears, Conditioning, block_pass
 from weft.tensor.scalar import applied
@@ -96,7 +96,7 @@ def exponentials_as_pairs(program: BlockProgram, most: int | None = None) -> Blo
     return safe.program
 
 
-def _named(work: Work, before: Graph) -> Graph:
+def _named(work: PairWork, before: Graph) -> Graph:
     """Return the rewritten `before`, its outputs called as before: who runs it knows them by name.
 
     A number that is made after all loops, of a significand and its exponent, has a name of its own until here.

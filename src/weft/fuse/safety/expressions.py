@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from weft.block.program import Pointwise
-from weft.fuse.safety.pairs import Pair, Source, product, quotient
-from weft.fuse.safety.work import Expression, Policy, Sym, Work
+from weft.fuse.safety.pairs import ExponentSource, Pair, product, quotient
+from weft.fuse.safety.work import Expression, PairWork, Policy, Sym
 from weft.tensor.optable import row
 from weft.tensor.optable.intervals import EVERYTHING
 from weft.tensor.optable.row import Interval
@@ -16,7 +16,7 @@ _HARMLESS = 30.0
 """exp of it is 1e13: float32 has room for sums of 1e25 of them, and for inverses."""
 
 
-def rewritten(work: Work, node: Pointwise) -> Pair:
+def rewritten(work: PairWork, node: Pointwise) -> Pair:
     """Rewrites `node` on pairs; its operators are added to `work`."""
     if isinstance(node.expr, Arg) and len(node.args) == 1:
         return _cast(work, node)
@@ -33,7 +33,7 @@ def rewritten(work: Work, node: Pointwise) -> Pair:
     return Pair(name, sym.terms)
 
 
-def _cast(work: Work, node: Pointwise) -> Pair:
+def _cast(work: PairWork, node: Pointwise) -> Pair:
     """Copies, or rounds to another type: the significand, when there is one."""
     pair = work.values[node.args[0]]
     if pair.significand is None:
@@ -79,7 +79,7 @@ def _exponential(of: Expression, inner: Sym) -> Sym:
     policy.converted.add(number)
     if name in of.work.sources:  # a value that is an exponent elsewhere gets a name of its own here
         name = of.work.pointwise(of.work.make("x"), Arg(0), (name,), of.work.dims(name), of.work.types[name].dtype)
-    of.work.sources[name] = Source(number, 1, (*of.work.units, *of.work.dims(name)))
+    of.work.sources[name] = ExponentSource(number, 1, (*of.work.units, *of.work.dims(name)))
     return Sym(Lit(1.0), ((name, 1),))
 
 

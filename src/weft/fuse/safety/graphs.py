@@ -27,9 +27,9 @@ from weft.block.program import (
 from weft.block.rename import fresh, rename_node, values_of
 from weft.block.walk import operands, pruned, results
 from weft.fuse.safety import expressions
-from weft.fuse.safety.pairs import Pair, Source, Terms
+from weft.fuse.safety.pairs import ExponentSource, Pair, Terms
 from weft.fuse.safety.states import SafeState, safe_state
-from weft.fuse.safety.work import Policy, Work
+from weft.fuse.safety.work import PairWork, Policy
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -37,7 +37,7 @@ from weft.tensor.program import Monoid
 
 def graph_of(
     policy: Policy, graph: Graph, types: dict[str, BlockType], scope: Scope, given: Inputs, plain: frozenset[str]
-) -> Work:
+) -> PairWork:
     """Rewrite `graph` on pairs.
 
     Args:
@@ -50,7 +50,7 @@ def graph_of(
     """
     own = infer(graph, types, scope)
     plain |= {n for join in graph.nodes if isinstance(join, Join) for n in (join.first, join.rest)}
-    work = Work(policy, graph, {**types, **own}, dict(given.values), dict(given.sources))
+    work = PairWork(policy, graph, {**types, **own}, dict(given.values), dict(given.sources))
     work.units = tuple(a for a, around in scope.maps.items() if around.unit)
     for node in graph.nodes:
         _node(work, node, scope, plain)
@@ -74,11 +74,11 @@ class Inputs:
     """
 
     values: dict[str, Pair] = field(default_factory=dict[str, Pair])
-    sources: dict[str, Source] = field(default_factory=dict[str, Source])
+    sources: dict[str, ExponentSource] = field(default_factory=dict[str, ExponentSource])
     fixed: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> None:
+def _node(work: PairWork, node: BlockNode, scope: Scope, plain: frozenset[str]) -> None:
     match node:
         case Pointwise():
             work.values[node.name] = expressions.rewritten(work, node)
@@ -95,7 +95,7 @@ def _node(work: Work, node: BlockNode, scope: Scope, plain: frozenset[str]) -> N
             work.values |= {name: Pair(name) for name in results(node)}
 
 
-def _collapse(work: Work, node: Collapse) -> Pair:
+def _collapse(work: PairWork, node: Collapse) -> Pair:
     pair, dims = work.values[node.arg], work.dims(node.arg)
     if node.monoid is not Monoid.sum:
         pair = Pair(work.plain(pair, dims))
@@ -107,7 +107,7 @@ def _collapse(work: Work, node: Collapse) -> Pair:
     return Pair(name, pair.terms)
 
 
-def _dot(work: Work, node: Dot) -> Pair:
+def _dot(work: PairWork, node: Dot) -> Pair:
     over, names, terms = frozenset((node.over,)), list[str](), Terms()
     for operand in (node.left, node.right):
         work.added(work.values[operand].terms, over)
@@ -124,7 +124,7 @@ def _dot(work: Work, node: Dot) -> Pair:
 # Maps.
 
 
-def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
+def _map(work: PairWork, node: Map, scope: Scope, plain: frozenset[str]) -> None:
     inside = scope.inside(node)
     feeds, given, types = _fed(work, node)
     wanted = frozenset(o.inner for o in node.outputs if not isinstance(o, Final) and o.outer in plain)
@@ -145,7 +145,7 @@ def _map(work: Work, node: Map, scope: Scope, plain: frozenset[str]) -> None:
     work.nodes.append(pruned(sealed(made)))
 
 
-def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType]]:
+def _fed(work: PairWork, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType]]:
     """Return the feeds of `node` after its inputs were rewritten, and what its body starts from."""
     feeds: list[Feed] = []
     given = Inputs()
@@ -182,7 +182,7 @@ def _fed(work: Work, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType
     return feeds, given, {**old, **types}
 
 
-def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked | Final]:
+def _stacked(work: PairWork, node: Map, body: PairWork, output: Stacked) -> list[Stacked | Final]:
     """Return the outputs for one list: its significands, and its exponents."""
     pair, kind = body.values[output.inner], body.types[output.inner]
     if not pair.terms:
@@ -211,7 +211,7 @@ def _stacked(work: Work, node: Map, body: Work, output: Stacked) -> list[Stacked
     return [Stacked(output.outer, significand), *outputs]
 
 
-def _for_a_list(body: Work, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
+def _for_a_list(body: PairWork, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
     """Return `pair` with one exponent for all elements along axes where nothing that reads the list can miss what is lost by it."""
     if len(pair.terms) != 1:
         return pair
@@ -220,7 +220,7 @@ def _for_a_list(body: Work, pair: Pair, dims: tuple[Axis, ...]) -> Pair:
     return body.shared(pair, frozenset(a for a in axes if a in dims), dims)
 
 
-def _once(work: Work, body: Work, output: Once) -> list[Once]:
+def _once(work: PairWork, body: PairWork, output: Once) -> list[Once]:
     """Return the outputs for one value of the only iteration: its significand, and its exponents."""
     pair = body.values[output.inner]
     exponents = [Once(work.make(n), n) for n, _ in pair.terms]
@@ -234,7 +234,9 @@ def _once(work: Work, body: Work, output: Once) -> list[Once]:
     return [Once(output.outer, pair.significand), *exponents]
 
 
-def _finals(work: Work, node: Map, body: Work, safe: SafeState, fixed: Mapping[str, str]) -> list[Stacked | Final]:
+def _finals(
+    work: PairWork, node: Map, body: PairWork, safe: SafeState, fixed: Mapping[str, str]
+) -> list[Stacked | Final]:
     outputs: list[Stacked | Final] = []
     called = dict(fixed)
     for output in node.outputs:

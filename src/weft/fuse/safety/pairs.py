@@ -20,7 +20,7 @@ Degree: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExponentSource:
     """The exponential that an exponent comes from.
 
     Attributes:
@@ -33,11 +33,11 @@ class Source:
     power: int
     axes: tuple[Axis | None, ...]
 
-    def renamed(self, old: Axis, new: Axis | None) -> Source:
+    def renamed(self, old: Axis, new: Axis | None) -> ExponentSource:
         """Rename axis `old` to `new`, or mark it as added up."""
         return replace(self, axes=tuple(new if a == old else a for a in self.axes))
 
-    def shared(self, over: Collection[Axis]) -> Source:
+    def shared(self, over: Collection[Axis]) -> ExponentSource:
         """Return the source of an exponent that stands for all elements along `over`."""
         return replace(self, axes=tuple(None if a in over else a for a in self.axes))
 
@@ -69,7 +69,7 @@ def combined(left: Terms, right: Terms, sign: int = 1) -> Terms:
     return tuple(sorted((n, c) for n, c in total.items() if c))
 
 
-def degree_of(terms: Terms, sources: Mapping[str, Source]) -> Degree:
+def degree_of(terms: Terms, sources: Mapping[str, ExponentSource]) -> Degree:
     """Count how often each exponential is a factor of exp(terms)."""
     total: dict[int, int] = {}
     for name, count in terms:
@@ -78,7 +78,7 @@ def degree_of(terms: Terms, sources: Mapping[str, Source]) -> Degree:
     return tuple(sorted((o, c) for o, c in total.items() if c))
 
 
-def cancelling(terms: Terms, sources: Mapping[str, Source]) -> tuple[tuple[tuple[Terms, int], ...], Terms]:
+def cancelling(terms: Terms, sources: Mapping[str, ExponentSource]) -> tuple[tuple[tuple[Terms, int], ...], Terms]:
     """Split `terms` into differences, each of two exponents of one exponential and so many times, and what is left over."""
     left, found = dict(terms), list[tuple[Terms, int]]()
     for name, _ in terms:
@@ -94,11 +94,11 @@ def cancelling(terms: Terms, sources: Mapping[str, Source]) -> tuple[tuple[tuple
     return tuple(found), tuple((n, c) for n, c in left.items() if c)
 
 
-def _unlike(one: Source, other: Source) -> int:
+def _unlike(one: ExponentSource, other: ExponentSource) -> int:
     return sum(a != b for a, b in zip(one.axes, other.axes, strict=True))
 
 
-def exponent(terms: Terms, sources: Mapping[str, Source], arg: Callable[[str], Scalar]) -> Scalar:
+def exponent(terms: Terms, sources: Mapping[str, ExponentSource], arg: Callable[[str], Scalar]) -> Scalar:
     """Return the value of `terms`, as a sum of differences.
 
     2 t - 2 u is (t - u) twice: twice t may be infinite where t - u is 0. And t + v - u - w has fewer digits than (t - u) + (v - w).

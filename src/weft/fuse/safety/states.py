@@ -10,7 +10,7 @@ from weft.block.references import Carrying, joined, share
 from weft.block.rename import fresh, rename_node
 from weft.block.walk import operands, results
 from weft.fuse.safety.pairs import FIRST, SECOND, Pair, Terms
-from weft.fuse.safety.work import Work
+from weft.fuse.safety.work import PairWork
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -44,7 +44,7 @@ class _Group:
     dims: tuple[Axis, ...]
 
 
-def safe_state(body: Work, stacked: frozenset[str], state: State, axis: Axis, fixed: Collection[str]) -> SafeState:
+def safe_state(body: PairWork, stacked: frozenset[str], state: State, axis: Axis, fixed: Collection[str]) -> SafeState:
     """Rewrite `state` for the rewritten values that it is fed.
 
         l = l + sum(e)              becomes      z' = max(z, t);  l = l * exp(z - z') + s * exp(t - z');  z = z'
@@ -76,11 +76,11 @@ def safe_state(body: Work, stacked: frozenset[str], state: State, axis: Axis, fi
     return made
 
 
-def _plain(body: Work, feed: str) -> Pair:
+def _plain(body: PairWork, feed: str) -> Pair:
     return Pair(body.plain(body.values[feed], body.dims(feed)))
 
 
-def _to_add_up(body: Work, feed: str, axis: Axis, fixed: Collection[str]) -> Pair:
+def _to_add_up(body: PairWork, feed: str, axis: Axis, fixed: Collection[str]) -> Pair:
     """Return the pair of `feed`, with at most one exponent that differs between iterations along `axis`."""
     pair = body.values[feed]
     if len(_moving(pair, fixed)) > 1:
@@ -93,7 +93,7 @@ def _moving(pair: Pair, fixed: Collection[str]) -> Terms:
     return tuple(t for t in pair.terms if t[0] not in fixed)
 
 
-def _groups(body: Work, state: State, pairs: list[Pair], fixed: Collection[str]) -> tuple[_Group, ...]:
+def _groups(body: PairWork, state: State, pairs: list[Pair], fixed: Collection[str]) -> tuple[_Group, ...]:
     members: dict[str, dict[int, int]] = {}
     for place, pair in enumerate(pairs):
         for name, count in _moving(pair, fixed):
@@ -109,7 +109,7 @@ def _names(state: State) -> set[str]:
 
 @dataclass
 class _Builder:
-    body: Work
+    body: PairWork
     stacked: frozenset[str]
     state: State
     monoids: tuple[Monoid, ...]

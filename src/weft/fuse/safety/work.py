@@ -13,8 +13,8 @@ from weft.fuse.safety.pairs import (
     FIRST,
     SECOND,
     Degree,
+    ExponentSource,
     Pair,
-    Source,
     Terms,
     cancelling,
     combined,
@@ -60,7 +60,7 @@ class Policy:
         """The least exponent."""
         return self.real.lowest
 
-    def runs(self, source: Source, positions: frozenset[int]) -> None:
+    def runs(self, source: ExponentSource, positions: frozenset[int]) -> None:
         """Takes note of a sum along `positions` of an exponential's axes.
 
         An exponent that stands for all elements along some axes loses those far below the greatest. They are lost for all sums that
@@ -70,7 +70,7 @@ class Policy:
 
 
 @dataclass
-class Work:
+class PairWork:
     """The state of one graph's rewriting.
 
     Attributes:
@@ -84,7 +84,7 @@ class Work:
     graph: Graph
     types: dict[str, BlockType]
     values: dict[str, Pair]
-    sources: dict[str, Source]
+    sources: dict[str, ExponentSource]
     units: tuple[Axis, ...] = ()
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     made: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
@@ -251,7 +251,7 @@ class Sym:
 class Expression:
     """The expression of one elementwise operator being rewritten; `args` collects the new operator's arguments."""
 
-    work: Work
+    work: PairWork
     node: Pointwise
     args: list[str] = field(default_factory=list[str])
 
@@ -329,7 +329,7 @@ class Expression:
         made = self._exponent(where(self.arg(name), Lit(-math.inf)), self.work.sources[name])
         return Sym(sym.expr if sym.expr == Lit(1.0) else where(sym.expr, Lit(0.0)), ((made, count),))
 
-    def _exponent(self, expr: Scalar, source: Source) -> str:
+    def _exponent(self, expr: Scalar, source: ExponentSource) -> str:
         made = self.value(Sym(expr), "x")
         self.work.sources[made] = source
         self.work.policy.runs(source, frozenset())  # what is not chosen must not have been greater

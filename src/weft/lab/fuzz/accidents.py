@@ -11,24 +11,24 @@ from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
 from weft.capture.memory import apart
+from weft.lab.fuzz.compared import ResultTensors
 
-Results: TypeAlias = tuple[torch.Tensor, ...]
-Function: TypeAlias = Callable[..., Results]
+Function: TypeAlias = Callable[..., ResultTensors]
 
 
-def traced(function: Function, given: Sequence[torch.Tensor]) -> Results | None:
+def traced(function: Function, given: Sequence[torch.Tensor]) -> ResultTensors | None:
     """Gives the results of `function` and its arguments after it, traced and run call by call; None where PyTorch cannot.
 
     There each statement reads all that it reads before it writes, and an operation may have another form (one_hot).
     """
     try:
-        results: Results = cast("Any", torch).compile(function, backend="aot_eager")(*given)
+        results: ResultTensors = cast("Any", torch).compile(function, backend="aot_eager")(*given)
     except Exception:  # noqa: BLE001 - whatever PyTorch raises
         return None
     return *results, *given
 
 
-def described(function: Function, given: Sequence[torch.Tensor]) -> Results | None:
+def described(function: Function, given: Sequence[torch.Tensor]) -> ResultTensors | None:
     """Gives results without data, of whose strides PyTorch's shape functions may say another thing than its kernels (`angle`)."""
     mode: Any = FakeTensorMode()
     without = [mode.from_tensor(tensor) for tensor in given]

@@ -15,7 +15,7 @@ FP64_BOUNDS = 32
 ROOM = {torch.float64: FP64_BOUNDS, torch.float32: 8, torch.float16: 8, torch.bfloat16: 8}
 
 
-Results: TypeAlias = tuple[torch.Tensor, ...]
+ResultTensors: TypeAlias = tuple[torch.Tensor, ...]
 
 
 def as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
@@ -32,7 +32,7 @@ def as_near(found: torch.Tensor, exact: torch.Tensor, others: Sequence[torch.Ten
     return bool(((found - exact).abs().where(finite, 0) <= bound).all())
 
 
-def other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[Results]) -> str | None:
+def other_strides(mine: Sequence[torch.Tensor], theirs: Sequence[ResultTensors]) -> str | None:
     """Finds the first result that lies in memory as it does in none of `theirs`, eager's first; None where there is none."""
     for number, (found, *known) in enumerate(zip(mine, *theirs, strict=True)):
         if all(_strides(found) != _strides(each) for each in known):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Effect(Enum):
+class Exactness(Enum):
     """What an operation does to the exactness of its operands.
 
     Two right programs round differently. So what decides, where a small difference becomes a large one, may only read values that
@@ -34,7 +34,7 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FunctionRow:
     """One operation.
 
     Attributes:
@@ -46,7 +46,7 @@ class Row:
 
     text: str
     kinds: str
-    effect: Effect
+    effect: Exactness
     weight: float = 1.0
 
     @property
@@ -381,14 +381,14 @@ torch.polar({a}.abs(), {b})
 """
 
 
-def _rows() -> Iterator[Row]:
-    kinds, effect, weight = "", Effect.exact, 1.0
+def _rows() -> Iterator[FunctionRow]:
+    kinds, effect, weight = "", Exactness.exact, 1.0
     for line in _TABLE.splitlines():
         if line.startswith("["):
             kinds, name, number = line.strip("[]").split()
-            effect, weight = Effect[name], float(number)
+            effect, weight = Exactness[name], float(number)
         elif line and not line.startswith("#"):
-            yield Row(line, kinds, effect, weight)
+            yield FunctionRow(line, kinds, effect, weight)
 
 
 ROWS = tuple(_rows())

@@ -167,7 +167,7 @@ def _reason(refusal: WeftError) -> str:
 def _check_snapshots(program: TensorProgram, fusion: Fusion, rng: random.Random) -> None:
     """Check every snapshot at sizes of several whole blocks; of one that is wrong, name the first rewrite that made it so."""
     blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
-    trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
+    trial = ProgramTrial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
     for number, snapshot in enumerate(fusion.snapshots):
         different = trial.difference(snapshot.program)
         if different is None:
@@ -200,14 +200,14 @@ def _check_schedule(
     """Check `block` under a random schedule, at sizes of its own."""
     schedule, applied = fitting_schedule(block, rng)
     counts["schedules"] += 1
-    trial = Trial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
+    trial = ProgramTrial(program, {s.name: rng.choice(_SIZES) for s in program.spaces() if s.fixed is None}, rng)
     different = trial.difference(applied)
     if different is not None:
         raise _WrongError("schedule", f"{different}\n\nunder the schedule\n{schedule}\n\nof\n{listing(block)}")
     return applied, schedule
 
 
-class Trial:
+class ProgramTrial:
     """One choice of sizes and inputs: what the program gives there over a field and in fp64."""
 
     def __init__(

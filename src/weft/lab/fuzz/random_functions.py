@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.fuzz.function_rows import MASKS, ROWS, Effect, Row
+from weft.lab.fuzz.function_rows import MASKS, ROWS, Exactness, FunctionRow
 from weft.lab.fuzz.function_values import LAYOUTS, VALUES, VIEWS, StandIn, generator
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
@@ -34,7 +34,7 @@ REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class RandomArgument:
     """One tensor that a function is called with.
 
     Attributes:
@@ -63,7 +63,7 @@ class Statement:
 
     target: str | None
     text: str
-    effect: Effect
+    effect: Exactness
     keeps: bool
 
     @property
@@ -86,7 +86,7 @@ class RandomFunction:
     """
 
     seed: int
-    arguments: tuple[Argument, ...]
+    arguments: tuple[RandomArgument, ...]
     statements: tuple[Statement, ...]
     outputs: tuple[str, ...]
     calls: tuple[Mapping[str, int], ...]
@@ -141,7 +141,7 @@ class RandomFunction:
             if not all(name in exact for name in statement.reads):
                 return False
             known = all(exact[name] for name in statement.reads)
-            if statement.effect is Effect.decides and not known:
+            if statement.effect is Exactness.decides and not known:
                 return False
             if statement.target is not None:
                 exact[statement.target] = known and statement.keeps
@@ -216,12 +216,12 @@ class _Drawing:
             calls.append(dict(calls[0]) if same else {name: size(0.25) for name in "nmk"})
         return tuple(calls)
 
-    def _arguments(self) -> tuple[Argument, ...]:
+    def _arguments(self) -> tuple[RandomArgument, ...]:
         rng = self.rng
         main = rng.choices((FLOATS, INTEGERS, COMPLEX), (8, 2, 1))[0]
         dtype = rng.choice(main) if rng.random() < 0.5 else main[0]
         dims = self._dims(rng.choice((1, 2, 2, 2, 3, 3, 4)))
-        found: list[Argument] = []
+        found: list[RandomArgument] = []
         for number in range(rng.choice((1, 2, 2, 3, 3))):
             name = f"a{number}"
             if found and rng.random() < 0.12:
@@ -232,7 +232,7 @@ class _Drawing:
             shape = dims if rng.random() < 0.6 else self._dims(rng.choice((0, 1, 2, len(dims))))
             layout = rng.choice(list(LAYOUTS)) if rng.random() < 0.35 else "dense"
             values = rng.choice(list(VALUES)) if rng.random() < 0.5 else "normal"
-            found.append(Argument(name, shape, own, values, layout))
+            found.append(RandomArgument(name, shape, own, values, layout))
         return tuple(found)
 
     def _dims(self, rank: int) -> tuple[str | int, ...]:
@@ -246,7 +246,9 @@ class _Drawing:
         for _ in range(_TRIES):
             name = self._operand()
             kind = kind_of(self.values[name])
-            rows = [row for row in ROWS if kind in row.kinds and (self.exact[name] or row.effect is not Effect.decides)]
+            rows = [
+                row for row in ROWS if kind in row.kinds and (self.exact[name] or row.effect is not Exactness.decides)
+            ]
             row = self.rng.choices(rows, [r.weight for r in rows])[0]
             text = self._filled(row, name, kind)
             if text is not None and self._taken(row, text):
@@ -256,7 +258,7 @@ class _Drawing:
         names = list(self.values)
         return self.rng.choices(names, [1 + i for i in range(len(names))])[0]
 
-    def _filled(self, row: Row, name: str, kind: str) -> str | None:
+    def _filled(self, row: FunctionRow, name: str, kind: str) -> str | None:
         """Returns the row's text with its blanks filled in; None where there is nothing for one of them."""
         rng, value = self.rng, self.values[name]
         alike = [n for n, v in self.values.items() if kind_of(v) == kind and v.dtype == value.dtype] or [name]
@@ -270,7 +272,7 @@ class _Drawing:
         order = list(range(rank))
         rng.shuffle(order)
         numbers = ("0", "1", "2", "-1", "3") if kind in "ib" else ("0.0", "1.0", "-2.0", "0.5")
-        if kind == "f" and row.effect is Effect.rounds:
+        if kind == "f" and row.effect is Exactness.rounds:
             numbers = (*numbers, "0.1", "1e-3", "1e4")
         blanks: dict[str, Callable[[], str | None]] = {
             "a": lambda: name,
@@ -300,12 +302,12 @@ class _Drawing:
         same = [n for n in names if self.values[n].shape == like.shape]
         return self.rng.choice(same or names) if names else None
 
-    def _taken(self, row: Row, text: str) -> bool:
+    def _taken(self, row: FunctionRow, text: str) -> bool:
         """Takes the statement if it has a meaning: then it is one of the function's."""
         target = None if row.writes else f"v{len(self.statements)}"
-        statement = Statement(target, text, row.effect, row.effect is not Effect.rounds)
+        statement = Statement(target, text, row.effect, row.effect is not Exactness.rounds)
         known = all(self.exact[name] for name in statement.reads)
-        if row.effect is Effect.decides and not known:
+        if row.effect is Exactness.decides and not known:
             return False
         scope = {**namespace(), **self.values}
         try:

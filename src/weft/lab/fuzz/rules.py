@@ -17,7 +17,7 @@ from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.errors import ScheduleError, UnsupportedError
 from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
-from weft.lab.fuzz.programs import Trial, examined
+from weft.lab.fuzz.programs import ProgramTrial, examined
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.pipeline import AFTER_FUSION, DERIVED_LAWS, GRAPH, RULES_IN_PLANS, WRITTEN, fuse
 from weft.plan.partition.laws_check import laws_refuted
@@ -93,7 +93,7 @@ def _steps(program: TensorProgram, rng: random.Random) -> Iterator[tuple[str, st
     """Yield each step of fusion, with all rules and with those of plans; peeling, and the passes for numbers."""
     lowered = lower(program)
     blocks = {s.name: rng.choice((1, 2, 3)) for s in program.spaces() if s.fixed is None}
-    trial = Trial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
+    trial = ProgramTrial(program, {name: size * rng.choice((1, 2, 3)) for name, size in blocks.items()}, rng, blocks)
     fused, plain = fuse(lowered, checked=True), fuse(lowered, RULES_IN_PLANS, (), checked=True)
     for step in (*fused.steps, *plain.steps):
         yield step.rule, trial.difference(step.after)

@@ -18,7 +18,7 @@ from weft.lab.fuzz.accidents import OfCopies, Overlaps, described, out_of_range,
 from weft.lab.fuzz.compared import (
     FP64_BOUNDS,
     ROOM,
-    Results,
+    ResultTensors,
     as_near,
     beyond,
     comparable,
@@ -42,12 +42,12 @@ _MOVED = (torch.float64, torch.float32)
 _FAILED = ("weft failed", "the scheduled program", "the laws on tensor programs")
 
 Function = Callable[..., object]
-_Every: TypeAlias = tuple[Sequence[Results], Sequence[Results], Sequence[Results | None]]
+_Every: TypeAlias = tuple[Sequence[ResultTensors], Sequence[ResultTensors], Sequence[ResultTensors | None]]
 """Results of weft, of eager and in fp64, of each draw."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Failure:
     """What is wrong with a function.
 
     Attributes:
@@ -81,7 +81,7 @@ class Tried:
         judged: calls whose results fp64 has judged.
     """
 
-    finding: Finding | None
+    finding: Failure | None
     ran: bool = True
     kernels: int = 0
     judged: int = 0
@@ -97,7 +97,7 @@ def tried(function: RandomFunction) -> Tried:
     if found.finding is None or found.finding.stage not in ("raises", "fallback"):
         return found
     as_users_have_it = _tried(function, defects="warn")
-    return replace(as_users_have_it, finding=as_users_have_it.finding or Finding("lost", found.finding.what))
+    return replace(as_users_have_it, finding=as_users_have_it.finding or Failure("lost", found.finding.what))
 
 
 def _tried(function: RandomFunction, *, defects: Literal["raise", "warn"]) -> Tried:
@@ -134,7 +134,7 @@ class _Trial:
         except _RefusedError:
             return Tried(None, ran=False)
         except _WrongError as wrong:
-            return Tried(Finding(wrong.stage, wrong.what), kernels=self.kernels, judged=self.judged)
+            return Tried(Failure(wrong.stage, wrong.what), kernels=self.kernels, judged=self.judged)
         return Tried(None, kernels=self.kernels, judged=self.judged)
 
     def _compiled(self) -> Function:
@@ -160,12 +160,12 @@ class _Trial:
             return False
         return True
 
-    def _eager(self, call: int, draw: int) -> tuple[Results, list[torch.Tensor]]:
+    def _eager(self, call: int, draw: int) -> tuple[ResultTensors, list[torch.Tensor]]:
         """Runs eager, and returns its results, and the arguments after the call."""
         given = self.function.tensors(call, draw)
         return self.plain(*given), given
 
-    def _weft(self, compiled: Function, call: int, draw: int) -> tuple[Results, list[torch.Tensor]] | None:
+    def _weft(self, compiled: Function, call: int, draw: int) -> tuple[ResultTensors, list[torch.Tensor]] | None:
         """Runs weft likewise; None where a program made for some sizes says that it is not for these."""
         given = self.function.tensors(call, draw)
         try:
@@ -184,7 +184,7 @@ class _Trial:
             raise _WrongError("structure", f"call {call} gives what is no tensor, eager tensors")
         return tensors, given
 
-    def _call(self, compiled: Function, call: int, expected: tuple[Results, list[torch.Tensor]]) -> None:
+    def _call(self, compiled: Function, call: int, expected: tuple[ResultTensors, list[torch.Tensor]]) -> None:
         found = self._weft(compiled, call, 0)
         if found is None:
             return
@@ -201,8 +201,8 @@ class _Trial:
         self,
         compiled: Function,
         call: int,
-        found: tuple[Results, list[torch.Tensor]],
-        expected: tuple[Results, list[torch.Tensor]],
+        found: tuple[ResultTensors, list[torch.Tensor]],
+        expected: tuple[ResultTensors, list[torch.Tensor]],
     ) -> None:
         """Raises where numbers differ by more than the error rule allows."""
         every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
@@ -239,7 +239,7 @@ class _Trial:
         Of float64 the reference itself rounds as the results do, and its error is not in the rule's bound; of others eager may be
         lucky, in the one element that is worst conditioned, or where all elements of a row are one number.
         """
-        rows: list[Results] = []
+        rows: list[ResultTensors] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             moved = [other for other in (self._nudged(call, draw, n) for n in range(_NUDGES)) if other is not None]
             if exact is None or len(moved) < _NUDGES:
@@ -263,7 +263,7 @@ class _Trial:
             return every
         return every[0], [(*results, *given) for results, given in made], exact
 
-    def _nudged(self, call: int, draw: int, number: int) -> Results | None:
+    def _nudged(self, call: int, draw: int, number: int) -> ResultTensors | None:
         """Computes results and arguments in fp64 where each argument's element, and each operation's result, is another by its last
         place, up or down."""
         given: list[torch.Tensor] = []
@@ -284,8 +284,8 @@ class _Trial:
 
         Where eager reads and writes elements at once, its results are an accident of the order in which it goes over these.
         """
-        plain: list[Results] = []
-        wide: list[Results | None] = []
+        plain: list[ResultTensors] = []
+        wide: list[ResultTensors | None] = []
         for draw in range(len(every[0])):
             results = traced(self.plain, self.function.tensors(call, draw))
             if results is None:
@@ -308,7 +308,7 @@ class _Trial:
 
         In sums of such numbers infinities of both signs meet or do not, as their order and fused multiplications have it.
         """
-        rows: list[tuple[Results, Results, Results | None]] = []
+        rows: list[tuple[ResultTensors, ResultTensors, ResultTensors | None]] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             hidden = None if exact is None else self._out_of_range(call, draw)
             if exact is None or hidden is None:
@@ -325,7 +325,7 @@ class _Trial:
     def _out_of_range(self, call: int, draw: int) -> tuple[torch.Tensor, ...] | None:
         """Tells which elements of results and arguments depend on such a number; None where that cannot be said."""
 
-        def plain() -> Results:
+        def plain() -> ResultTensors:
             results, given = self._eager(call, draw)
             return *results, *given
 
@@ -334,7 +334,7 @@ class _Trial:
         except REFUSALS:
             return None
 
-    def _in_fp64(self, given: list[torch.Tensor]) -> Results:
+    def _in_fp64(self, given: list[torch.Tensor]) -> ResultTensors:
         """Computes results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
         with _doubles():
             return *self.wide(*given), *given
@@ -347,8 +347,8 @@ class _Trial:
         saturate something (a clamp, the shares of a softmax); where it is out of range for all of them, it depends on infinities
         of one sign.
         """
-        results: list[Results] = []
-        references: list[Results | None] = []
+        results: list[ResultTensors] = []
+        references: list[ResultTensors | None] = []
         for draw, (found, eager, exact) in enumerate(zip(*every, strict=True)):
             finite = self._otherwise(call, draw, eager, 2, huge=False)
             huge = self._otherwise(call, draw, eager, 6, huge=True)
@@ -361,15 +361,15 @@ class _Trial:
             references.append(tuple(x for _, x in made))
         return every[0], results, references
 
-    def _otherwise(self, call: int, draw: int, eager: Results, count: int, *, huge: bool) -> list[Results]:
+    def _otherwise(self, call: int, draw: int, eager: ResultTensors, count: int, *, huge: bool) -> list[ResultTensors]:
         """Computes each result in fp64 with other numbers in place of infinities and NaN; empty where that has no meaning."""
         found = [self._reference(call, draw, (eager, []), stand_in(i, huge=huge)) for i in range(count)]
         known = [results for results in found if results is not None]
         return list(zip(*known, strict=True)) if len(known) == count else []
 
     def _reference(
-        self, call: int, draw: int, eager: tuple[Results, list[torch.Tensor]], instead: StandIn | None = None
-    ) -> Results | None:
+        self, call: int, draw: int, eager: tuple[ResultTensors, list[torch.Tensor]], instead: StandIn | None = None
+    ) -> ResultTensors | None:
         """Computes results and arguments in fp64; None where that has no meaning."""
         try:
             results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
@@ -405,8 +405,8 @@ class _Trial:
 
 
 def _same_form(
-    found: tuple[Results, list[torch.Tensor]],
-    expected: tuple[Results, list[torch.Tensor]],
+    found: tuple[ResultTensors, list[torch.Tensor]],
+    expected: tuple[ResultTensors, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results are others than eager's in number, element type or shape."""
@@ -422,8 +422,8 @@ def _same_form(
 
 
 def _same_memory(
-    found: tuple[Results, list[torch.Tensor]],
-    expected: tuple[Results, list[torch.Tensor]],
+    found: tuple[ResultTensors, list[torch.Tensor]],
+    expected: tuple[ResultTensors, list[torch.Tensor]],
     call: int,
 ) -> None:
     """Raises where results share memory with arguments in another way than eager's, or with one another and eager's do not."""
@@ -450,7 +450,7 @@ def _doubles() -> Generator[None]:
         torch.set_default_dtype(default)
 
 
-def _fits(results: Results, plain: Results) -> bool:
+def _fits(results: ResultTensors, plain: ResultTensors) -> bool:
     """Tells whether results in fp64 stand beside those of the function as it is."""
     return all(a.shape == b.shape and kind_of(a) == kind_of(b) for a, b in zip(results, plain, strict=True))
 

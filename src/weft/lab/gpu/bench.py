@@ -17,8 +17,8 @@ from rich.text import Text
 from weft.api.files import write_json
 from weft.errors import CommandError
 from weft.lab.gpu import peers as gpu_peers
-from weft.lab.gpu.row import OWN, Found, blank
-from weft.lab.gpu.workers import LostError, Watched, Worker, compile_all
+from weft.lab.gpu.row import OWN, RowResult, blank
+from weft.lab.gpu.workers import BenchWorker, LostError, WatchedWorker, compile_all
 from weft.lab.workloads.gpu import ROWS, Workload
 
 
@@ -132,7 +132,7 @@ _COMPILED = ("weft", "inductor", "flex")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BenchRequest:
     """What to measure, and how.
 
     Attributes:
@@ -157,9 +157,9 @@ class Order:
     limit: float = _LIMIT
     again: bool = False
 
-    def worker(self) -> Worker:
+    def worker(self) -> BenchWorker:
         """Start a new process."""
-        return Worker(["-m", "weft.lab.gpu.worker", "--device", self.device, *(["--small"] if self.small else [])])
+        return BenchWorker(["-m", "weft.lab.gpu.worker", "--device", self.device, *(["--small"] if self.small else [])])
 
 
 def chosen(only: Sequence[str], *, every: bool) -> list[Workload]:
@@ -180,7 +180,7 @@ def chosen(only: Sequence[str], *, every: bool) -> list[Workload]:
     return [row for row in ROWS if row in found]
 
 
-def run(order: Order, before: Sequence[Found], out: Path | None, console: Console) -> list[Found]:
+def run(order: BenchRequest, before: Sequence[RowResult], out: Path | None, console: Console) -> list[RowResult]:
     """Measure what `before` has no right result of; results so far, in the order of the tables, are in `out` after each row.
 
     Raises:
@@ -199,7 +199,7 @@ def run(order: Order, before: Sequence[Found], out: Path | None, console: Consol
             where="--device",
             todo="see what `weft doctor` says, or use --device cpu",
         )
-    timer = Watched(order.worker)
+    timer = WatchedWorker(order.worker)
     try:
         place = _place(timer, order)
         _say(console, _described(place))
@@ -222,7 +222,7 @@ def run(order: Order, before: Sequence[Found], out: Path | None, console: Consol
     return in_order(found.values())
 
 
-def _place(timer: Watched, order: Order) -> dict[str, Any]:
+def _place(timer: WatchedWorker, order: BenchRequest) -> dict[str, Any]:
     """Describe where this is measured, with the rates that floors come from."""
     try:
         return timer.ask({"what": "setting"}, order.limit)
@@ -243,7 +243,7 @@ def _described(place: Mapping[str, Any]) -> str:
     )
 
 
-def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Console) -> None:
+def _compile(order: BenchRequest, rows: Sequence[Workload], ends: float, console: Console) -> None:
     """Fill the persistent caches."""
     requests = [
         {"what": "compile", "row": row.name, "names": [n for n in gpu_peers.names(row, order.peers) if n in _COMPILED]}
@@ -260,7 +260,7 @@ def _compile(order: Order, rows: Sequence[Workload], ends: float, console: Conso
     compile_all(order.worker, requests, order.workers, left, order.limit, said)
 
 
-def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, Any]) -> Found:
+def _measured(timer: WatchedWorker, order: BenchRequest, row: Workload, rates: Mapping[str, Any]) -> RowResult:
     """Measure one row; where it cannot be measured, the result says why."""
     names = gpu_peers.names(row, order.peers)
     request = {"what": "measure", "row": row.name, "names": names, "rates": rates, "rounds": order.rounds}
@@ -269,16 +269,16 @@ def _measured(timer: Watched, order: Order, row: Workload, rates: Mapping[str, A
         answer, _ = timer.without_what_breaks(request, order.limit)
     except LostError as lost:
         return replace(nothing, failed={lost.trying or "all": lost.why})
-    return Found.read(answer["found"]) if "found" in answer else replace(nothing, failed={"all": answer["error"]})
+    return RowResult.read(answer["found"]) if "found" in answer else replace(nothing, failed={"all": answer["error"]})
 
 
-def in_order(found: Iterable[Found]) -> list[Found]:
+def in_order(found: Iterable[RowResult]) -> list[RowResult]:
     """Sort rows in the order of the tables."""
     place = {row.name: number for number, row in enumerate(ROWS)}
     return sorted(found, key=lambda each: place.get(each.row, len(place)))
 
 
-def line(found: Found) -> str:
+def line(found: RowResult) -> str:
     """Write a row as it is done."""
     failed = [f"{name} failed: {why}" for name, why in found.failed.items()]
     if OWN not in found.times:
@@ -294,7 +294,7 @@ def line(found: Found) -> str:
 # What is printed last.
 
 
-def tables(found: Sequence[Found]) -> tuple[Table, Table]:
+def tables(found: Sequence[RowResult]) -> tuple[Table, Table]:
     """Make the tables of all rows, and of how groups stand."""
     names = dict.fromkeys(name for each in found for name in each.times if name != OWN)
     rows = Table("row", title="us: median of replayed CUDA graphs, cache emptied; * the best peer that is right")
@@ -311,12 +311,12 @@ def tables(found: Sequence[Found]) -> tuple[Table, Table]:
     return rows, table({each.row: each.ratio for each in found if each.right and each.peer})
 
 
-def complaints(found: Sequence[Found]) -> list[str]:
+def complaints(found: Sequence[RowResult]) -> list[str]:
     """Write a line for every row in which weft failed, or is not right."""
     return [f"{each.row} is not right: {_why(each)}" for each in found if not each.right]
 
 
-def _why(found: Found) -> str:
+def _why(found: RowResult) -> str:
     failed = "; ".join(f"{name}: {why}" for name, why in found.failed.items())
     return found.errors[OWN].reason if OWN in found.errors else failed
 
@@ -326,7 +326,7 @@ def _three(milliseconds: float) -> str:
     return f"{us:.0f}" if us >= 100 else f"{us:.1f}"
 
 
-def _us(found: Found, name: str) -> str:
+def _us(found: RowResult, name: str) -> str:
     return _three(found.times[name].median_ms) if name in found.times else ("failed" if name in found.failed else "-")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.lab.measure import Timing, orders
+from weft.lab.measure import PeerTiming, orders
 from weft.lab.workloads.gpu import scaled_mm
 from weft.plan.targets.graphs import awake, called_aside, captured
 
@@ -135,7 +135,7 @@ class CudaClock:
         awake(self.flushed)
 
 
-def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds: float) -> dict[str, Timing]:
+def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds: float) -> dict[str, PeerTiming]:
     """Time `replays` in turn; over `orders`, each has each place, and follows each other one, equally often.
 
     Args:
@@ -151,7 +151,7 @@ def alternate(replays: Mapping[str, Replay], clock: Clock, rounds: int, seconds:
     a_round = sum(min(taken) for taken in first.values())
     count = max(int(min(rounds, seconds / max(a_round, 1e-9))), min(rounds, _LEAST))
     taken = _rounds(replays, names, turns, clock, count)
-    return {name: Timing(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
+    return {name: PeerTiming(statistics.median(ts) * 1e3, min(ts) * 1e3, len(ts)) for name, ts in taken.items()}
 
 
 def _rounds(

@@ -20,7 +20,7 @@ from weft.lab.demo import Checked, chosen
 from weft.lab.examples import Sizes
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu.clock import Clock, Rates, Replay, alternate
-from weft.lab.measure import Timing
+from weft.lab.measure import PeerTiming
 from weft.lab.workloads.gpu import Workload
 from weft.options import options
 from weft.run import stats
@@ -35,7 +35,7 @@ _LONGEST = 300  # characters of an error that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RowResult:
     """What became of a row.
 
     Attributes:
@@ -57,7 +57,7 @@ class Found:
     group: str
     size: str
     dtype: str
-    times: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
+    times: Mapping[str, PeerTiming] = field(default_factory=dict[str, PeerTiming])
     errors: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
     judged: str = ""
@@ -98,22 +98,22 @@ class Found:
         return {**asdict(self), **said, "peer": self.peer, "right": self.right}
 
     @staticmethod
-    def read(written: Mapping[str, Any]) -> Found:
+    def read(written: Mapping[str, Any]) -> RowResult:
         """Read what `written` gave, back from a file; raises KeyError or TypeError where that holds something else."""
         own = {n: v for n, v in written.items() if n not in ("ratio", "over_floor", "peer", "right")}
         own["errors"] = {name: Checked(**value) for name, value in written["errors"].items()}
-        own["times"] = {name: Timing(**value) for name, value in written["times"].items()}
+        own["times"] = {name: PeerTiming(**value) for name, value in written["times"].items()}
         own["floor_ms"] = math.nan if written["floor_ms"] is None else written["floor_ms"]
-        return Found(**own)
+        return RowResult(**own)
 
 
 class RowError(Exception):
     """A row cannot be measured: the message says why."""
 
 
-def blank(row: Workload, sizes: Sizes) -> Found:
+def blank(row: Workload, sizes: Sizes) -> RowResult:
     """Return what is known of a row before it is measured."""
-    return Found(row.name, row.group, "x".join(map(str, sizes)), str(row.dtype).removeprefix("torch."))
+    return RowResult(row.name, row.group, "x".join(map(str, sizes)), str(row.dtype).removeprefix("torch."))
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ def warm(session: Session, names: Sequence[str]) -> dict[str, Any]:
     return {"seconds": taken, "failed": session.failed}
 
 
-def measure(session: Session, names: Sequence[str], rates: Rates, rounds: int) -> Found:
+def measure(session: Session, names: Sequence[str], rates: Rates, rounds: int) -> RowResult:
     """Judge and time the candidates of a row.
 
     Args:

@@ -38,7 +38,7 @@ def _started(command: Sequence[str], errors: Any) -> Any:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=given)
 
 
-class Worker:
+class BenchWorker:
     """A process that answers requests, a line of JSON each; `weft.lab.gpu.worker` says which."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -113,15 +113,15 @@ class Worker:
             self._errors.close()
 
 
-class Watched:
+class WatchedWorker:
     """One worker at a time, another where it is lost."""
 
-    def __init__(self, make: Callable[[], Worker]) -> None:
+    def __init__(self, make: Callable[[], BenchWorker]) -> None:
         self._make = make
-        self._worker: Worker | None = None
+        self._worker: BenchWorker | None = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Ask as `Worker.ask` does, and start another process after one that was lost."""
+        """Ask as `BenchWorker.ask` does, and start another process after one that was lost."""
         if self._worker is None:
             self._worker = self._make()
         try:
@@ -155,7 +155,7 @@ class Watched:
 
 
 def compile_all(
-    make: Callable[[], Worker],
+    make: Callable[[], BenchWorker],
     requests: Sequence[Mapping[str, Any]],
     count: int,
     seconds: float,
@@ -179,7 +179,7 @@ def compile_all(
     telling = threading.Lock()
 
     def work() -> None:
-        watched = Watched(make)
+        watched = WatchedWorker(make)
         try:
             while (left := ends - time.monotonic()) > 0:
                 try:

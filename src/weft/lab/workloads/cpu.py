@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.examples import EXAMPLES, Example, Operand, Sizes, one_matmul, two_matmuls, weight
+from weft.lab.examples import EXAMPLES, ExampleFunction, OperandSpec, Sizes, one_matmul, two_matmuls, weight
 from weft.lab.workloads.reductions import REDUCTIONS, normalised_matmul, order_gaps
 from weft.verify.judge import IndexGap, allowed_error
 
@@ -94,36 +94,36 @@ def _sdpa_latent(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
     return functional.scaled_dot_product_attention(q[:, None], one, one[..., :-64])[:, 0]
 
 
-def _heads(sizes: Sizes) -> tuple[Operand, ...]:
+def _heads(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes each operand by its sizes: batch, heads, length, width."""
-    return (Operand(sizes),) * 3
+    return (OperandSpec(sizes),) * 3
 
 
-def queries_and_keys(sizes: Sizes) -> tuple[Operand, ...]:
+def queries_and_keys(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: batch, heads of queries, heads of keys, queries, keys, width."""
     batch, heads, key_heads, queries, keys, width = sizes
-    return Operand((batch, heads, queries, width)), *((Operand((batch, key_heads, keys, width)),) * 2)
+    return OperandSpec((batch, heads, queries, width)), *((OperandSpec((batch, key_heads, keys, width)),) * 2)
 
 
-def latent(sizes: Sizes) -> tuple[Operand, ...]:
+def latent(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: batch, heads, keys, width of keys."""
     batch, heads, keys, width = sizes
-    return Operand((batch, heads, width)), Operand((batch, keys, width))
+    return OperandSpec((batch, heads, width)), OperandSpec((batch, keys, width))
 
 
-def _heads_and_sink(sizes: Sizes) -> tuple[Operand, ...]:
+def _heads_and_sink(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes heads, and one logit for each."""
-    return *_heads(sizes), Operand(sizes[1:2])
+    return *_heads(sizes), OperandSpec(sizes[1:2])
 
 
-def _heads_and_slopes(sizes: Sizes) -> tuple[Operand, ...]:
+def _heads_and_slopes(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes heads, and one slope for each."""
-    return *_heads(sizes), Operand(sizes[1:2], 0.05, 0.2)
+    return *_heads(sizes), OperandSpec(sizes[1:2], 0.05, 0.2)
 
 
-def _heads_and_temperature(sizes: Sizes) -> tuple[Operand, ...]:
+def _heads_and_temperature(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes heads, and one number."""
-    return *_heads(sizes), Operand((), 0.5, 8.0)
+    return *_heads(sizes), OperandSpec((), 0.5, 8.0)
 
 
 _SOFTMAX = "softmax(q @ k.T / sqrt(d)) @ v"
@@ -136,24 +136,26 @@ def _attention(
     quick: Sizes,
     fn: _Function = attention,
     peer: _Function | None = _sdpa,
-    operands: Callable[[Sizes], tuple[Operand, ...]] = _heads,
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]] = _heads,
     formula: str = _SOFTMAX,
-) -> Example:
-    return Example(title, lambda _: fn, operands, full, quick, {"SDPA": peer} if peer else {}, formula)
+) -> ExampleFunction:
+    return ExampleFunction(title, lambda _: fn, operands, full, quick, {"SDPA": peer} if peer else {}, formula)
 
 
-def _latent_attention(title: str, full: Sizes) -> Example:
+def _latent_attention(title: str, full: Sizes) -> ExampleFunction:
     return _attention(title, full, (1, 4, 96, 80), latent_attention, _sdpa_latent, latent)
 
 
 def _biased(
-    title: str, fn: _Function, formula: str, operands: Callable[[Sizes], tuple[Operand, ...]] = _heads
-) -> Example:
+    title: str, fn: _Function, formula: str, operands: Callable[[Sizes], tuple[OperandSpec, ...]] = _heads
+) -> ExampleFunction:
     """Makes an example of attention with something done to its logits, for which PyTorch has no kernel of its own."""
     return _attention(title, (1, 8, 2048, 64), (1, 2, 96, 16), fn, None, operands, formula)
 
 
-def _modes(name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function) -> tuple[Example, ...]:
+def _modes(
+    name: str, heads: int, key_heads: int, width: int, fn: _Function, peer: _Function
+) -> tuple[ExampleFunction, ...]:
     """Lists Mirage's three modes: one new token, 32 that are speculated on, 512 of a prompt; 4096 keys."""
     modes = (("one token", 1), ("32 tokens", 32), ("prompt", 512))
     few = min(key_heads, 2)
@@ -260,28 +262,32 @@ def route_gaps(x: torch.Tensor, w: torch.Tensor, count: int = _EXPERTS) -> tuple
     return None, IndexGap(order_gaps(exact, count), allowed_error(torch.softmax(x @ w, -1), exact))
 
 
-def three_matmuls(sizes: Sizes) -> tuple[Operand, ...]:
+def three_matmuls(sizes: Sizes) -> tuple[OperandSpec, ...]:
     _, inner, columns = sizes
     return *two_matmuls(sizes), weight(columns, inner)
 
 
-def _fp8(sizes: Sizes) -> tuple[Operand, ...]:
+def _fp8(sizes: Sizes) -> tuple[OperandSpec, ...]:
     rows, inner, columns = sizes
-    return Operand((rows, inner)), Operand((inner, columns), inner**-0.5, kept=torch.float8_e4m3fn)
+    return OperandSpec((rows, inner)), OperandSpec((inner, columns), inner**-0.5, kept=torch.float8_e4m3fn)
 
 
-def _int8(sizes: Sizes) -> tuple[Operand, ...]:
+def _int8(sizes: Sizes) -> tuple[OperandSpec, ...]:
     rows, inner, columns = sizes
-    return Operand((rows, inner)), Operand((inner, columns), 40.0, kept=torch.int8), Operand((columns,), 0.001, 0.01)
+    return (
+        OperandSpec((rows, inner)),
+        OperandSpec((inner, columns), 40.0, kept=torch.int8),
+        OperandSpec((columns,), 0.001, 0.01),
+    )
 
 
-def narrow(sizes: Sizes) -> tuple[Operand, ...]:
+def narrow(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: rows, width, width of the middle."""
     rows, width, middle = sizes
-    return Operand((rows, width)), weight(width, middle), weight(middle, width)
+    return OperandSpec((rows, width)), weight(width, middle), weight(middle, width)
 
 
-def low_rank(sizes: Sizes) -> tuple[Operand, ...]:
+def low_rank(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: rows, inner, columns, rank."""
     *plain, rank = sizes
     return *one_matmul(tuple(plain)), weight(plain[1], rank), weight(rank, plain[2])
@@ -292,10 +298,10 @@ def _layer(
     fn: _Function,
     full: Sizes,
     formula: str = "",
-    operands: Callable[[Sizes], tuple[Operand, ...]] = one_matmul,
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]] = one_matmul,
     quick: Sizes = (32, 64, 48),
-) -> Example:
-    return Example(title, lambda _: fn, operands, full, quick, formula=formula)
+) -> ExampleFunction:
+    return ExampleFunction(title, lambda _: fn, operands, full, quick, formula=formula)
 
 
 _SWIGLU = "h = rms_norm(x, (x.shape[-1],)); (silu(h @ w) * (h @ v)) @ u"
@@ -321,8 +327,12 @@ _LAYERS = (
     _layer("fp8 matmul (Q7)", fp8_matmul, (1024, 768, 2048), _FP8),
     _layer("fp8 matmul, fp8 weights (Q8)", fp8_matmul, (1024, 2048, 768), _FP8, _fp8),
     _layer("int8 matmul, int8 weights (Q1)", int8_matmul, (1024, 2560, 1536), _INT8, _int8),
-    Example("routing to experts (R1)", lambda _: route, one_matmul, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps),
-    Example("routing to experts (R7)", lambda _: route, one_matmul, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps),
+    ExampleFunction(
+        "routing to experts (R1)", lambda _: route, one_matmul, (2048, 768, 128), formula=_ROUTE, gaps=route_gaps
+    ),
+    ExampleFunction(
+        "routing to experts (R7)", lambda _: route, one_matmul, (2048, 2048, 128), formula=_ROUTE, gaps=route_gaps
+    ),
 )
 
 SUITE = (*EXAMPLES, *_ATTENTIONS, *_LAYERS, *REDUCTIONS)

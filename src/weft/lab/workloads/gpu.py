@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.examples import Example, Operand, Sizes, one_matmul, two_matmuls, weight
+from weft.lab.examples import ExampleFunction, OperandSpec, Sizes, one_matmul, two_matmuls, weight
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads import reductions as workloads_dims
 from weft.lab.workloads.cpu import attention, queries_and_keys
@@ -59,7 +59,7 @@ class Workload:
         causal: no query attends to later keys; peers that know such a mask are told.
     """
 
-    example: Example
+    example: ExampleFunction
     group: str
     flops: Callable[[Sizes], float]
     matrix: str = "bfloat16"
@@ -157,16 +157,16 @@ def scaled_linear_in_parts(x: torch.Tensor, w: torch.Tensor, columns: torch.Tens
     return (rounded @ w.T.to(x.dtype)) * scale * columns
 
 
-def _fp8_linear(sizes: Sizes) -> tuple[Operand, ...]:
+def _fp8_linear(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: rows, inner, columns. Weights are as a layer keeps them, columns × inner, and
     use most of what 8 bits can say.
     """
     rows, inner, columns = sizes
     scale = inner**-0.5 / 48.0
     return (
-        Operand((rows, inner)),
-        Operand((columns, inner), 48.0, kept=_E4M3),
-        Operand((1, columns), 0.2 * scale, scale, kept=torch.float32),
+        OperandSpec((rows, inner)),
+        OperandSpec((columns, inner), 48.0, kept=_E4M3),
+        OperandSpec((1, columns), 0.2 * scale, scale, kept=torch.float32),
     )
 
 
@@ -181,11 +181,11 @@ def mixture(x: torch.Tensor, gate: torch.Tensor, w: torch.Tensor, v: torch.Tenso
     return ((taken / taken.sum(-1, keepdim=True)).T[..., None] * each).sum(0)
 
 
-def _experts(sizes: Sizes) -> tuple[Operand, ...]:
+def _experts(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: rows, width, experts, width inside of each."""
     rows, width, experts, inner = sizes
-    into, out = Operand((experts, width, inner), width**-0.5), Operand((experts, inner, width), inner**-0.5)
-    return Operand((rows, width)), weight(width, experts), into, into, out
+    into, out = OperandSpec((experts, width, inner), width**-0.5), OperandSpec((experts, inner, width), inner**-0.5)
+    return OperandSpec((rows, width)), weight(width, experts), into, into, out
 
 
 # Floating-point operations of matmuls.
@@ -239,7 +239,7 @@ def _attention(
     best: str = "inductor",
 ) -> Workload:
     """Makes a workload of attention. Sizes: batch, heads, heads of keys, queries, keys, width."""
-    example = Example(name, lambda _: fn, queries_and_keys, sizes, few, dtypes=_BF16)
+    example = ExampleFunction(name, lambda _: fn, queries_and_keys, sizes, few, dtypes=_BF16)
     return Workload(example, group, _attention_flops, best=(best,), peers=_DENSE, judged=judged)
 
 
@@ -248,14 +248,14 @@ def _layer(
     group: str,
     fn: _Function,
     sizes: Sizes,
-    operands: Callable[[Sizes], tuple[Operand, ...]],
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]],
     flops: Callable[[Sizes], float],
     few: Sizes = (16, 64, 48),
     judged: Sizes = (),
     **more: Any,
 ) -> Workload:
     """Makes a workload of a function of rows; every operand but the first is common to all rows."""
-    example = Example(name, lambda _: fn, operands, sizes, few, dtypes=_BF16)
+    example = ExampleFunction(name, lambda _: fn, operands, sizes, few, dtypes=_BF16)
     return Workload(example, group, flops, judged=judged, common=len(operands(few)) - 1, **more)
 
 
@@ -284,7 +284,7 @@ _H = (
 
 def _mla(number: int, batch: int, keys: int) -> Workload:
     """Makes a workload in which the latent vector of a token has 512 elements, and 64 more of its position."""
-    example = Example(
+    example = ExampleFunction(
         f"L{number}",
         lambda _: workloads.latent_attention,
         workloads.latent,
@@ -306,7 +306,7 @@ def _moe(number: int, width: int, experts: int, count: int) -> Workload:
         return workloads.route_gaps(x, w, count)
 
     fn = routing(count)
-    example = Example(
+    example = ExampleFunction(
         f"R{number}", lambda _: fn, one_matmul, (2048, width, experts), (16, 48, 32), dtypes=_BF16, gaps=gaps
     )
     return Workload(example, "MoE" if number in (1, 3, 5, 8) else "", _matmuls(1), common=1)
@@ -344,14 +344,16 @@ _Q = tuple(_quant(number, *each, fast=fast) for fast in (False, True) for number
 def _variance(number: int, batch: int, points: int) -> Workload:
     group = "variance" if number in (1, 3, 6, 8) else ""
     return Workload(
-        Example(f"V{number}", lambda _: variance, matrix, (batch, points), (4, 200), dtypes=_FP32), group, _no_flops
+        ExampleFunction(f"V{number}", lambda _: variance, matrix, (batch, points), (4, 200), dtypes=_FP32),
+        group,
+        _no_flops,
     )
 
 
 def _inertia(number: int, batch: int, points: int) -> Workload:
     group = "inertia" if number in (1, 3, 6, 8) else ""
     return Workload(
-        Example(f"I{number}", lambda _: inertia, bodies, (batch, points, 3), (4, 100, 3), dtypes=_FP32),
+        ExampleFunction(f"I{number}", lambda _: inertia, bodies, (batch, points, 3), (4, 100, 3), dtypes=_FP32),
         group,
         _no_flops,
     )
@@ -447,7 +449,7 @@ _MIXTURE = _layer("MoE-b8", "", mixture, (8, 4096, 8, 14336), _experts, _mixture
 _MIRAGE = (*(row for batch in (1, 8) for row in (*_modes(batch), *_few_rows(batch))), _MIXTURE)
 
 
-def _dims(example: Example, judged: Sizes) -> Workload:
+def _dims(example: ExampleFunction, judged: Sizes) -> Workload:
     """Makes a workload of reductions over dimensions; weights are common to all that is judged."""
     return Workload(
         example,

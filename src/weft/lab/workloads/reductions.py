@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.lab.examples import Example, Operand, Sizes
+from weft.lab.examples import ExampleFunction, OperandSpec, Sizes
 from weft.verify.judge import IndexGap
 
 _FP32, _BF16 = (torch.float32,), (torch.bfloat16,)
-_Operands = Callable[[Sizes], tuple[Operand, ...]]
+_Operands = Callable[[Sizes], tuple[OperandSpec, ...]]
 
 
 def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -71,20 +71,20 @@ def maxima(x: torch.Tensor) -> torch.Tensor:
     return x.amax((1, 3))
 
 
-def _image(sizes: Sizes) -> tuple[Operand, ...]:
-    return (Operand(sizes, about=0.5),)
+def _image(sizes: Sizes) -> tuple[OperandSpec, ...]:
+    return (OperandSpec(sizes, about=0.5),)
 
 
-def _pair(sizes: Sizes) -> tuple[Operand, ...]:
-    return Operand(sizes), Operand(sizes)
+def _pair(sizes: Sizes) -> tuple[OperandSpec, ...]:
+    return OperandSpec(sizes), OperandSpec(sizes)
 
 
-def _weights_of_all(sizes: Sizes) -> tuple[Operand, ...]:
-    return Operand(sizes, about=0.5), Operand(sizes[1:]), Operand(sizes[1:])
+def _weights_of_all(sizes: Sizes) -> tuple[OperandSpec, ...]:
+    return OperandSpec(sizes, about=0.5), OperandSpec(sizes[1:]), OperandSpec(sizes[1:])
 
 
-def _weights_of_channels(sizes: Sizes) -> tuple[Operand, ...]:
-    return Operand(sizes, about=0.5), Operand(sizes[1:2]), Operand(sizes[1:2])
+def _weights_of_channels(sizes: Sizes) -> tuple[OperandSpec, ...]:
+    return OperandSpec(sizes, about=0.5), OperandSpec(sizes[1:2]), OperandSpec(sizes[1:2])
 
 
 def _example(
@@ -94,12 +94,12 @@ def _example(
     full: Sizes,
     quick: Sizes,
     dtypes: tuple[torch.dtype, ...] = _FP32,
-) -> Example:
-    return Example(f"dims-{name}", lambda _: fn, operands, full, quick, dtypes=dtypes)
+) -> ExampleFunction:
+    return ExampleFunction(f"dims-{name}", lambda _: fn, operands, full, quick, dtypes=dtypes)
 
 
 _PIXELS = (16, 64, 256, 256)
-EXAMPLES: tuple[tuple[Example, Sizes], ...] = (
+EXAMPLES: tuple[tuple[ExampleFunction, Sizes], ...] = (
     (_example("layernorm", layer_norm, _weights_of_all, _PIXELS, (2, 3, 5, 6)), (2,)),
     (_example("layernorm-odd", layer_norm, _weights_of_all, (4096, 7, 13, 129), (2, 3, 5, 7)), (256,)),
     (_example("rms-channels", rms_of_channels, _image, _PIXELS, (2, 5, 3, 6)), (2,)),
@@ -239,31 +239,31 @@ def top_gaps(x: torch.Tensor) -> tuple[None, IndexGap]:
 # Sizes.
 
 
-def matrix(sizes: Sizes) -> tuple[Operand, ...]:
+def matrix(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes rows."""
-    return (Operand(sizes),)
+    return (OperandSpec(sizes),)
 
 
-def two_matrices(sizes: Sizes) -> tuple[Operand, ...]:
+def two_matrices(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes rows, and others of the same sizes."""
-    return Operand(sizes), Operand(sizes)
+    return OperandSpec(sizes), OperandSpec(sizes)
 
 
-def weighted(sizes: Sizes) -> tuple[Operand, ...]:
+def weighted(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes rows, and weights about 1: where weights sum up to about 0 the mean may be anywhere."""
-    return Operand(sizes), Operand(sizes, 0.25, 1.0)
+    return OperandSpec(sizes), OperandSpec(sizes, 0.25, 1.0)
 
 
-def bodies(sizes: Sizes) -> tuple[Operand, ...]:
+def bodies(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes operands of these sizes: batch, points, dimensions of space. Masses about 1, and places."""
     batch, points, space = sizes
-    return Operand((batch, points), 0.25, 1.0), Operand((batch, points, space))
+    return OperandSpec((batch, points), 0.25, 1.0), OperandSpec((batch, points, space))
 
 
-def classes(sizes: Sizes) -> tuple[Operand, ...]:
+def classes(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes rows, and one index of each."""
     rows, count = sizes
-    return Operand((rows, count)), Operand((rows,), below=count)
+    return OperandSpec((rows, count)), OperandSpec((rows,), below=count)
 
 
 _ROWS = (512, 8192)
@@ -276,12 +276,12 @@ def _chain(
     fn: Callable[..., Any],
     full: Sizes,
     formula: str = "",
-    operands: Callable[[Sizes], tuple[Operand, ...]] = matrix,
+    operands: Callable[[Sizes], tuple[OperandSpec, ...]] = matrix,
     quick: Sizes = (16, 200),
     dtypes: tuple[torch.dtype, ...] = _FP32,
     gaps: Callable[..., object] | None = None,
-) -> Example:
-    return Example(title, lambda _: fn, operands, full, quick, formula=formula, dtypes=dtypes, gaps=gaps)
+) -> ExampleFunction:
+    return ExampleFunction(title, lambda _: fn, operands, full, quick, formula=formula, dtypes=dtypes, gaps=gaps)
 
 
 _VARIANCE = "((x - x.mean(-1)) ** 2).mean(-1)"

@@ -8,7 +8,7 @@ from math import inf
 from typing import Protocol
 
 from weft.defects import note
-from weft.plan.partition.chain import Interval, cheapest
+from weft.plan.partition.chain import ChainInterval, cheapest
 from weft.plan.partition.partition import (
     Region,
     Task,
@@ -178,7 +178,7 @@ class _Chain:
             parts = self._intervals()
             bounds = {interval: sum(map(self._bound, own)) for interval, own in parts.items()}
 
-            def price(interval: Interval, parts: dict[Interval, list[tuple[int, ...]]] = parts) -> float:
+            def price(interval: ChainInterval, parts: dict[ChainInterval, list[tuple[int, ...]]] = parts) -> float:
                 return sum(map(self._price, parts[interval]))
 
             intervals, _ = cheapest(len(self.atoms), bounds, price)
@@ -188,9 +188,9 @@ class _Chain:
                 return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
             self.paying |= paying
 
-    def _intervals(self) -> dict[Interval, list[tuple[int, ...]]]:
+    def _intervals(self) -> dict[ChainInterval, list[tuple[int, ...]]]:
         """Returns the intervals that may be cut off, with their connected parts; or with one atom of a part by itself."""
-        found: dict[Interval, list[tuple[int, ...]]] = {}
+        found: dict[ChainInterval, list[tuple[int, ...]]] = {}
         for first in range(len(self.atoms)):
             parts: list[tuple[int, ...]] = []
             for place in range(first, len(self.atoms)):

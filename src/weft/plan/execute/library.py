@@ -13,7 +13,7 @@ from math import inf
 from weft.capture import Captured
 from weft.errors import WeftError
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
-from weft.plan.partition.chain import Interval, cheapest
+from weft.plan.partition.chain import ChainInterval, cheapest
 from weft.plan.partition.partition import Region, taken_apart, united
 from weft.tensor.program import Node, TensorProgram, uses
 
@@ -50,17 +50,17 @@ def for_the_library(captured: Captured, program: TensorProgram, regions: Sequenc
 
 def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> list[int]:
     """Returns the calls that the library runs in the best cut of `parts`, one after the other."""
-    joined: dict[Interval, Region] = {}
+    joined: dict[ChainInterval, Region] = {}
     for first in range(len(parts)):
         for end in range(first + 1, len(parts) + 1):
             own = [part.region for part in parts[first:end]]
             if _connected(own):
                 joined[first, end] = united(program, own)
 
-    def is_call(interval: Interval) -> bool:
+    def is_call(interval: ChainInterval) -> bool:
         return interval[1] == interval[0] + 1 and parts[interval[0]].call is not None
 
-    def price(interval: Interval) -> float:
+    def price(interval: ChainInterval) -> float:
         if is_call(interval):
             return bounds[interval]
         try:

@@ -13,7 +13,7 @@ from weft.capture import (
     Captured,
     Fallback,
     FromProgram,
-    Number,
+    RuntimeNumber,
     without_units,
 )
 from weft.defects import note, reason_of
@@ -115,7 +115,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
 
 
 def _after_their_sizes(
-    stages: Sequence[Task], program: TensorProgram, numbers: Mapping[Space, Number], in_place: Collection[str]
+    stages: Sequence[Task], program: TensorProgram, numbers: Mapping[Space, RuntimeNumber], in_place: Collection[str]
 ) -> list[Task]:
     """Move regions of `stages` behind the calls whose results alone tell how long their loops are, if no write is in between."""
     ordered = list(stages)
@@ -245,7 +245,7 @@ def _region_steps(
     region: CompiledRegion,
     program: TensorProgram,
     values: Collection[str],
-    numbers: Mapping[Space, Number],
+    numbers: Mapping[Space, RuntimeNumber],
 ) -> list[PlanStep]:
     """List the steps that run `region`, built for this region or another one of its form.
 

@@ -31,7 +31,7 @@ from weft.capture.memory import storage_of
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import REFUSALS, Instead
 from weft.plan.execute.nothing import added_up, as_written
-from weft.plan.execute.sizes import Found, found
+from weft.plan.execute.sizes import SizeSource, found
 from weft.tensor.axes import Affine, Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import View
@@ -89,7 +89,7 @@ class RegionStep:
     region: CompiledRegion
     reads: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str], ...]
-    sizes: Mapping[str, Found]
+    sizes: Mapping[str, SizeSource]
 
 
 PlanStep = CallStep | ViewStep | RegionStep
@@ -257,7 +257,7 @@ class _Text:
             )
             self.let(view.name, f"{source}.as_strided({shape}, {made}, {start}){none}")
 
-    def size(self, place: Found) -> str:
+    def size(self, place: SizeSource) -> str:
         """Writes a size, read off a tensor at each call."""
         if place.number is None:
             text = f"{self.names[place.value]}.shape[{place.dim}]"

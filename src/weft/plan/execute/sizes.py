@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-from weft.capture import Number
+from weft.capture import RuntimeNumber
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Space
 from weft.tensor.program import Derived, TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SizeSource:
     """The length of dimension `dim` of `value`, or a `number` that the graph's arguments give, and what `rules` make of it."""
 
     value: str
     dim: int
     rules: tuple[Derived, ...] = ()
-    number: Number | None = None
+    number: RuntimeNumber | None = None
 
     def size(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any] = ()) -> int:
         """Reads the size, where `values` are the tensors of the plan's values, one dimension per axis; `arguments`: the graph's."""
@@ -32,8 +32,8 @@ class Found:
 
 
 def found(
-    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
-) -> Found:
+    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, RuntimeNumber] | None = None
+) -> SizeSource:
     """Finds where the size of `space` can be read.
 
     Args:
@@ -47,20 +47,20 @@ def found(
     """
     place = _found(space, program, values)
     if place is None and numbers and space in numbers:
-        place = Found("", 0, number=numbers[space])
+        place = SizeSource("", 0, number=numbers[space])
     if place is None:
         raise UnsupportedError(f"the size of {space.name} cannot be read from any input")
     return place
 
 
 def tells(
-    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, Number] | None = None
+    space: Space, program: TensorProgram, values: Collection[str], numbers: Mapping[Space, RuntimeNumber] | None = None
 ) -> bool:
     """Tells whether `found` finds the size of `space`."""
     return _found(space, program, values) is not None or space in (numbers or {})
 
 
-def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
+def _found(space: Space, program: TensorProgram, values: Collection[str]) -> SizeSource | None:
     place = _shown(space, program, values)
     if place is not None:
         return place
@@ -68,19 +68,19 @@ def _found(space: Space, program: TensorProgram, values: Collection[str]) -> Fou
         if rule.space == space and rule.source.fixed is None:
             source = _found(rule.source, program, values)
             if source is not None:
-                return Found(source.value, source.dim, (*source.rules, rule))
+                return SizeSource(source.value, source.dim, (*source.rules, rule))
     for rule in program.derived:
         multiple = _shown(rule.space, program, values) if rule.source == space else None
         if multiple is not None and (rule.start, rule.stop, rule.step) == (None, None, 1):
-            return Found(multiple.value, multiple.dim, (Derived(space, rule.space, step=rule.times),))
+            return SizeSource(multiple.value, multiple.dim, (Derived(space, rule.space, step=rule.times),))
     return None
 
 
-def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> Found | None:
+def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> SizeSource | None:
     """Finds a dimension of one of `values` that runs over `space`."""
     for node in (*program.inputs, *program.nodes):
         if node.name in values:
             for dim, axis in enumerate(node.axes):
                 if axis.space == space:
-                    return Found(node.name, dim)
+                    return SizeSource(node.name, dim)
     return None

@@ -17,10 +17,10 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.verify.cases import Case
-from weft.verify.emitted import Tally
+from weft.verify.emitted import ErrorTally
 
 
-def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: Tally) -> str | None:
+def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: ErrorTally) -> str | None:
     """Runs the kernels on all cases and takes in their results; in words what went wrong with that.
 
     Raises:

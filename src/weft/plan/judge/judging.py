@@ -26,7 +26,7 @@ from weft.plan.targets.bench import Judged
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
 from weft.verify.cases import cases, has_meaning, points
-from weft.verify.emitted import Tally
+from weft.verify.emitted import ErrorTally
 
 # Draws of each regime before results are called wrong: the error rule takes its maxima over several.
 _DRAWS = 4
@@ -181,6 +181,6 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
 
 
 def _tried(judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int) -> str | None:
-    tally = Tally(judged.written)
+    tally = ErrorTally(judged.written)
     every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout))
     return run(judged, region, every, tally) or tally.verdict()

@@ -11,7 +11,7 @@ from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside
 from weft.verify.cases import AT_MOST, fitted, points
 from weft.verify.inputs import literals
-from weft.verify.regimes import REGIMES, Layout, layout_of, reduced_spaces
+from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
 from weft.verify.sizes import band_sizes, edge_sizes, of_blocks
 
 Sizes = dict[str, int]
@@ -30,7 +30,7 @@ class Chosen:
         near: small ones.
     """
 
-    layout: Layout
+    layout: RowLayout
     far: list[Sizes] = field(default_factory=list[Sizes])
     near: list[Sizes] = field(default_factory=list[Sizes])
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TypeAlias
 
-Interval: TypeAlias = tuple[int, ...]
+ChainInterval: TypeAlias = tuple[int, ...]
 """Elements `first` up to, but without, `end` of a chain; where these may be taken in several ways, which one comes third."""
 
 
 def cheapest(
-    count: int, bounds: Mapping[Interval, float], price: Callable[[Interval], float]
-) -> tuple[tuple[Interval, ...], float]:
+    count: int, bounds: Mapping[ChainInterval, float], price: Callable[[ChainInterval], float]
+) -> tuple[tuple[ChainInterval, ...], float]:
     """Cuts a chain of `count` elements into the intervals whose prices have the least sum; returned with that sum.
 
     The best cut of a prefix is that of a shorter one and one interval more. This is done with bounds in place of prices that
@@ -28,8 +28,8 @@ def cheapest(
     Raises:
         ValueError: there is no cut of a finite price.
     """
-    costs, priced = dict(bounds), set[Interval]()
-    ending: dict[int, list[Interval]] = {end: [] for end in range(1, count + 1)}
+    costs, priced = dict(bounds), set[ChainInterval]()
+    ending: dict[int, list[ChainInterval]] = {end: [] for end in range(1, count + 1)}
     for interval in sorted(costs):
         ending[interval[1]].append(interval)
     while True:
@@ -44,11 +44,11 @@ def cheapest(
 
 
 def _best(
-    count: int, ending: Mapping[int, list[Interval]], costs: Mapping[Interval, float]
-) -> tuple[tuple[Interval, ...], float]:
+    count: int, ending: Mapping[int, list[ChainInterval]], costs: Mapping[ChainInterval, float]
+) -> tuple[tuple[ChainInterval, ...], float]:
     """Finds the cut of least cost; raises ValueError where every one costs `inf`."""
     least: list[tuple[float, int]] = [(0.0, 0)]
-    last: list[Interval] = [(0, 0)]
+    last: list[ChainInterval] = [(0, 0)]
     for end in range(1, count + 1):
         best, by = (inf, 0), (0, end)
         for interval in ending[end]:
@@ -60,7 +60,7 @@ def _best(
         last.append(by)
     if least[count][0] == inf:
         raise ValueError("no cut of the chain has a finite price")
-    path: list[Interval] = []
+    path: list[ChainInterval] = []
     end = count
     while end:
         path.append(last[end])

@@ -58,7 +58,7 @@ _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Matmul:
+class BlockMatmul:
     """A block matmul of a fused program, by the axes of the loops around it.
 
     Attributes:
@@ -284,7 +284,7 @@ def _dots(graph: Graph) -> Iterator[Dot]:
                 yield from _dots(node.state.update)
 
 
-def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[Matmul]:
+def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[BlockMatmul]:
     """Yield every block matmul of `program`, with what is known of how its operands lie in memory."""
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
     yield from _matmuls(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
@@ -296,7 +296,7 @@ _Sources = Mapping[str, Mapping[Axis, tuple[str, int]]]
 
 def _matmuls(
     graph: Graph, inputs: dict[str, BlockType], scope: Scope, sources: _Sources, innermost: Mapping[str, int | None]
-) -> Iterator[Matmul]:
+) -> Iterator[BlockMatmul]:
     types = infer(graph, inputs, scope)
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -312,7 +312,7 @@ def _matmuls(
             read, other = (sources.get(name, {}).get(node.over) for name in (node.left, node.right))
             dense = read is None or innermost.get(read[0]) == read[1]
             turned = other is not None and innermost.get(other[0]) == other[1]
-            yield Matmul(node.name, rows, columns, node.over, right.dtype, dense, turned)
+            yield BlockMatmul(node.name, rows, columns, node.over, right.dtype, dense, turned)
 
 
 def _matmuls_of_update(
@@ -322,7 +322,7 @@ def _matmuls_of_update(
     scope: Scope,
     sources: _Sources,
     innermost: Mapping[str, int | None],
-) -> Iterator[Matmul]:
+) -> Iterator[BlockMatmul]:
     fed = update_types(state, infer(node.body, given, scope))
     names = zip(state.update.inputs[len(state.components) :], state.feeds, strict=True)
     own = {inner: sources[outer] for inner, outer in names if outer in sources}
@@ -335,12 +335,12 @@ def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[A
     return {node.axis if a == over else a: origin for a, origin in axes.items()}
 
 
-def _few_rows(matmul: Matmul, sizes: Mapping[str, int]) -> bool:
+def _few_rows(matmul: BlockMatmul, sizes: Mapping[str, int]) -> bool:
     rows = 1 if matmul.rows is None else matmul.rows.space.size(sizes)
     return matmul.columns is None or rows <= _FEW_ROWS.get(matmul.dtype, _OTHER_FEW_ROWS)
 
 
-def _turned(matmul: Matmul, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
+def _turned(matmul: BlockMatmul, sizes: Mapping[str, int], tiles: Mapping[Axis, int]) -> bool:
     """Tell whether to copy the block's rows and result pays better than to copy its column operand."""
     if matmul.rows is None or matmul.columns is None or not matmul.column_operand_dense:
         return False
@@ -353,7 +353,7 @@ def _turned(matmul: Matmul, sizes: Mapping[str, int], tiles: Mapping[Axis, int])
 
 def _tiles(
     program: BlockProgram,
-    matmuls: tuple[Matmul, ...],
+    matmuls: tuple[BlockMatmul, ...],
     sizes: Mapping[str, int],
     innermost: Mapping[str, int | None],
     threads: int,

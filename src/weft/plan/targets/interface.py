@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft.block.check import Scope, infer
 from weft.block.program import BlockProgram, BlockType
 from weft.emit.calls import list_dims, size_names
-from weft.run.launch import Input, KernelSignature, Output, Size
+from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
 from weft.schedule import KernelNodes, tensor_of
 from weft.tensor.axes import Axis
 
@@ -48,14 +48,14 @@ def signature(
 ) -> KernelSignature:
     """Returns the interface of the kernel called `name`."""
     types = _top_types(applied)
-    reads = tuple(Input(n, len(dims[n]), types[n].dtype) for n in part.reads)
-    sizes: list[Size] = []
+    reads = tuple(InputSpec(n, len(dims[n]), types[n].dtype) for n in part.reads)
+    sizes: list[SizeSpec] = []
     for space in size_names(applied, part):
         where = next(
             ((i, d) for i, n in enumerate(part.reads) for d, a in enumerate(dims[n]) if a.space.name == space), None
         )
-        sizes.append(Size(space) if where is None else Size(space, *where))
-    outputs = tuple(Output(tuple(map(size_of, dims[n])), types[n].dtype) for n in part.writes)
+        sizes.append(SizeSpec(space) if where is None else SizeSpec(space, *where))
+    outputs = tuple(OutputSpec(tuple(map(size_of, dims[n])), types[n].dtype) for n in part.writes)
     return KernelSignature(name, reads, tuple(sizes), outputs, given=given(part))
 
 

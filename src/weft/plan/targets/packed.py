@@ -35,7 +35,7 @@ _TUPLE, _LIST, _SET, _MAPPING, _MEMBER, _BROUGHT, _ATOM = "t", "l", "s", "m", "e
 
 
 @dataclass(frozen=True, slots=True)
-class Atom:
+class PackedAs:
     """A form that stands for another: of values of `kind`, `write` gives what is packed in their place, and `read` takes it."""
 
     kind: type
@@ -62,11 +62,11 @@ def name_of(form: type) -> str:
     return f"{form.__module__}.{form.__qualname__}"
 
 
-FORMS: Mapping[str, type | Atom] = {name_of(form): form for form in _FORMS}
+FORMS: Mapping[str, type | PackedAs] = {name_of(form): form for form in _FORMS}
 """What the cache's entries are made of."""
 
 
-def packed(value: Any, forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> bytes:
+def packed(value: Any, forms: Mapping[str, type | PackedAs] = FORMS, brought: Sequence[Any] = ()) -> bytes:
     """Writes `value` as text.
 
     Args:
@@ -83,7 +83,9 @@ def packed(value: Any, forms: Mapping[str, type | Atom] = FORMS, brought: Sequen
     return json.dumps(text, separators=(",", ":")).encode()
 
 
-def unpacked(data: bytes, kind: type[T], forms: Mapping[str, type | Atom] = FORMS, brought: Sequence[Any] = ()) -> T:
+def unpacked(
+    data: bytes, kind: type[T], forms: Mapping[str, type | PackedAs] = FORMS, brought: Sequence[Any] = ()
+) -> T:
     """Reads what `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
 
     Raises:
@@ -128,9 +130,9 @@ _BRINGABLE = (Location, Space)
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
-    def __init__(self, forms: Mapping[str, type | Atom], brought: Mapping[Any, int]) -> None:
+    def __init__(self, forms: Mapping[str, type | PackedAs], brought: Mapping[Any, int]) -> None:
         self.names = {form: name for name, form in forms.items()}
-        self.atoms = [form for form in forms.values() if isinstance(form, Atom)]
+        self.atoms = [form for form in forms.values() if isinstance(form, PackedAs)]
         self.brought = brought
         self.rows: list[tuple[Any, ...]] = []
         self.named: dict[str, int] = {}
@@ -194,7 +196,7 @@ class _Writer:
         names = [each.name for each in fields(cast("Any", form)) if each.init]
         return lambda value: (number, *items([getattr(value, name) for name in names]))
 
-    def _number(self, form: type | Atom) -> int:
+    def _number(self, form: type | PackedAs) -> int:
         name = self.names.get(form)
         if name is None:
             assert isinstance(form, type)

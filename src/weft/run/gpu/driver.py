@@ -18,7 +18,7 @@ import torch
 from weft.errors import TargetError, UnsupportedError
 from weft.run.gpu.assemble import Assembled
 
-Start: TypeAlias = Callable[[int, int, int, None], int]
+StartFunction: TypeAlias = Callable[[int, int, int, None], int]
 """`cuLaunchKernelEx`: addresses of a launch's configuration and of the list of its arguments' addresses; the result's code."""
 
 CONFIG_WORDS = 7
@@ -84,7 +84,7 @@ def _version() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedBinary:
     """A binary in a GPU's memory, for the life of the process.
 
     Attributes:
@@ -98,12 +98,12 @@ class Loaded:
     spilled: int
 
 
-def start() -> Start:
+def start() -> StartFunction:
     """Returns the driver's function that starts a kernel. TargetError where there is no driver."""
     return _library().cuLaunchKernelEx
 
 
-def load(assembled: Assembled, device: int) -> Loaded:
+def load(assembled: Assembled, device: int) -> LoadedBinary:
     """Loads a binary into the memory of the GPU number `device` (PyTorch's number). May be called while a CUDA graph is captured.
 
     Raises:
@@ -159,7 +159,7 @@ class _DriverError(RuntimeError):
         self.code = code
 
 
-def _loaded(assembled: Assembled, device: int) -> Loaded:
+def _loaded(assembled: Assembled, device: int) -> LoadedBinary:
     library = _library()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _demand(library.cuModuleLoadData(ctypes.byref(module), assembled.binary))
@@ -180,7 +180,7 @@ def _loaded(assembled: Assembled, device: int) -> Loaded:
             )
         _demand(library.cuFuncSetAttribute(handle, _DYNAMIC_SHARED, assembled.shared))
         _demand(library.cuFuncSetAttribute(handle, _CARVEOUT, _ALL_SHARED))
-    return Loaded(handle, _attribute(handle, _REGISTERS), _attribute(handle, _LOCAL_BYTES))
+    return LoadedBinary(handle, _attribute(handle, _REGISTERS), _attribute(handle, _LOCAL_BYTES))
 
 
 def _attribute(function: int, which: int) -> int:

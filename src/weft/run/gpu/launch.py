@@ -59,8 +59,8 @@ class Runtime:
     stream: Callable[[int], int]
     within: Callable[[int], Any]
     allocate: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Any]
-    start: driver.Start
-    load: Callable[[Assembled, int], driver.Loaded]
+    start: driver.StartFunction
+    load: Callable[[Assembled, int], driver.LoadedBinary]
     retry: Callable[[int, int, int, int, int], None]
 
 
@@ -224,7 +224,7 @@ def _arguments(signature: GpuSignature) -> int:
 
 
 def _maker(
-    assembled: Assembled, loaded: driver.Loaded, arguments: int, free: list[Any]
+    assembled: Assembled, loaded: driver.LoadedBinary, arguments: int, free: list[Any]
 ) -> Callable[[], LaunchArguments]:
     """Returns a function that makes calls of a binary, whose kernel has so many `arguments` beside its constants."""
     first = driver.CONFIG_WORDS

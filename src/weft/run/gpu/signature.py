@@ -22,7 +22,7 @@ FAR = 2**28
 # So many dimensions that reach less far add up to less than 2**31.
 _MOST_NEAR = 7
 
-Constant: TypeAlias = BlockConstant | WholeConstant
+ConstexprArgument: TypeAlias = BlockConstant | WholeConstant
 """A `tl.constexpr` argument: its `name`, the `space` whose size decides it, and `of(sizes)`, its value."""
 
 _CONSTANTS = {kind.__name__: kind for kind in (BlockConstant, WholeConstant)}
@@ -45,7 +45,7 @@ class GpuSignature:
     """
 
     kernel: KernelSignature
-    constants: tuple[Constant, ...] = ()
+    constants: tuple[ConstexprArgument, ...] = ()
     grid: tuple[GridLoop, ...] = ()
     warps: int = 4
     stages: int = 1

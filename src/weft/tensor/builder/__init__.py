@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, Space
-from weft.tensor.builder.base import Ref, Size, dim_of, present
+from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of, present
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import Number, Tensor, promote, promote_types
@@ -22,7 +22,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
-__all__ = ["Builder", "Number", "Ref", "Size", "Tensor", "promote", "promote_types"]
+__all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "Tensor", "promote", "promote_types"]
 
 
 class Builder(Matmuls, Views):

@@ -24,7 +24,7 @@ from weft.tensor.program import (
 )
 from weft.tensor.scalar import Arg, Scalar
 
-Size: TypeAlias = int | Axis
+SizeOrAxis: TypeAlias = int | Axis
 """A number that stands in the program, or "as long as this axis of a Ref"."""
 
 _Dims: TypeAlias = tuple[Axis | None, ...]
@@ -60,7 +60,7 @@ class Base(Merges):
         """Add a number, rank 0."""
         return self._add(Constant(self._name(), (), dtype, value))
 
-    def iota(self, size: Size, dtype: DType = DType.int64) -> Ref:
+    def iota(self, size: SizeOrAxis, dtype: DType = DType.int64) -> Ref:
         """Add the numbers 0, 1 .. size - 1, rank 1."""
         axis = self.axis(size)
         if axis is None:
@@ -78,7 +78,7 @@ class Base(Merges):
         target: str,
         call: str,
         refs: Sequence[Ref],
-        shape: Sequence[Size],
+        shape: Sequence[SizeOrAxis],
         dtype: DType,
         reason: str,
         location: Location | None = None,
@@ -97,7 +97,7 @@ class Base(Merges):
     def flatten(self, ref: Ref, run: tuple[int, int, Axis], call: str) -> Ref:
         """Return `ref` read through PyTorch's `call`, which makes one axis of those of one of its `runs`."""
         own, (first, last, merged) = self._own[ref.value], run
-        axes: list[Size] = [*own[:first], merged, *own[last + 1 :]]
+        axes: list[SizeOrAxis] = [*own[:first], merged, *own[last + 1 :]]
         made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")
         new = dict(zip((a for a in axes if isinstance(a, Axis)), present(made.dims), strict=True))
         return replace(made, dims=tuple(None if d is None else self._over(d, new) for d in ref.dims))
@@ -106,7 +106,7 @@ class Base(Merges):
         """Count the axes that the value of `ref` has."""
         return len(self._own[ref.value])
 
-    def axis(self, size: Size, *, shown: bool = False) -> Axis | None:
+    def axis(self, size: SizeOrAxis, *, shown: bool = False) -> Axis | None:
         """Make a fresh axis of that size, None for size 1.
 
         An int is the size for good, or if `shown` only the example's.

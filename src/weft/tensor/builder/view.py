@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis
-from weft.tensor.builder.base import Base, Ref, Size, dim_of, present
+from weft.tensor.builder.base import Base, Ref, SizeOrAxis, dim_of, present
 from weft.tensor.builder.unify import Sliced
 from weft.tensor.program import (
     Reindex,
@@ -39,7 +39,7 @@ class Views(Base):
         """Removes dimensions of size 1."""
         return replace(ref, dims=present(ref.dims))
 
-    def expand(self, ref: Ref, sizes: Sequence[Size], location: Location | None = None) -> Ref:
+    def expand(self, ref: Ref, sizes: Sequence[SizeOrAxis], location: Location | None = None) -> Ref:
         """Repeats dimensions of size 1, and new ones in front, up to `sizes`; -1 keeps one."""
         missing = len(sizes) - len(ref.dims)
         dims: list[Axis | None] = []

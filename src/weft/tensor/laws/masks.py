@@ -17,7 +17,7 @@ from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use, reads_through
-from weft.tensor.scalar import Apply, Arg, Arguments, Convert, Lit, Scalar, operations, substitute
+from weft.tensor.scalar import Apply, Arg, ArgumentTable, Convert, Lit, Scalar, operations, substitute
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _LARGEST = 8
@@ -90,7 +90,7 @@ class _Masks:
 
     def simplified(self, node: Elementwise) -> Elementwise:
         """Returns `node` with masks and constants in place of their uses, in the simplest form."""
-        args = Arguments[Use]()
+        args = ArgumentTable[Use]()
 
         def inlined(index: int) -> Scalar:
             use = node.args[index]
@@ -105,7 +105,7 @@ class _Masks:
         expr = substitute(node.expr, inlined)
         integers = {i for i, use in enumerate(args) if self.indices.get(use.value, DType.float32).kind == "int"}
         expr = simplify(expr, integers)
-        used = Arguments[Use]()
+        used = ArgumentTable[Use]()
         expr = substitute(expr, lambda i: used.arg(args[i]))
         return replace(node, expr=expr, args=tuple(used))
 

@@ -43,11 +43,11 @@ _OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-Term: TypeAlias = Scalar | float
+FormulaTerm: TypeAlias = Scalar | float
 """A part of a formula; a Python number where numbers alone decide it. An argument that is a number is a `Lit`, and stays one."""
 
 
-def formula(text: str, names: Mapping[str, Term]) -> Scalar:
+def formula(text: str, names: Mapping[str, FormulaTerm]) -> Scalar:
     """Reads an expression.
 
     Args:
@@ -77,7 +77,7 @@ def _statements(text: str) -> list[ast.stmt]:
     return ast.parse(text).body
 
 
-def _read(node: ast.expr, names: Mapping[str, Term]) -> Term:
+def _read(node: ast.expr, names: Mapping[str, FormulaTerm]) -> FormulaTerm:
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             return value
@@ -99,10 +99,10 @@ def _read(node: ast.expr, names: Mapping[str, Term]) -> Term:
             raise TypeError(f"no formula: {ast.unparse(node)}")
 
 
-def _applied(op: str, *args: Term) -> Term:
+def _applied(op: str, *args: FormulaTerm) -> FormulaTerm:
     numbers = [each for each in args if isinstance(each, int | float)]
     return _OF_NUMBERS[op](*numbers) if len(numbers) == len(args) else apply(op, *map(_scalar, args))
 
 
-def _scalar(term: Term) -> Scalar:
+def _scalar(term: FormulaTerm) -> Scalar:
     return Lit(term) if isinstance(term, int | float) else term

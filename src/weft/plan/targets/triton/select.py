@@ -45,7 +45,7 @@ class _Placed:
 
 
 @dataclass
-class Ways:
+class GpuWays:
     """The ways of one fused program, made as they are asked for.
 
     Attributes:

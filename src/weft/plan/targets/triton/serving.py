@@ -8,7 +8,7 @@ from weft.emit.triton import WholeConstant
 from weft.errors import UnsupportedError
 from weft.plan.targets.bench import Judged, dense
 from weft.run.gpu import GpuBinary
-from weft.run.gpu.signature import Constant
+from weft.run.gpu.signature import ConstexprArgument
 
 # Triton compiles for sizes and strides that are divisible by so many, and for others.
 _DIVISIBLE = 16
@@ -21,7 +21,7 @@ class BinaryServing:
         """`congruent` keeps what is left of a size when divided by 16, and with that whether any stride is divisible."""
         self._judged, self._first = judged, kernels[0]
         self._example, self._congruent = judged.sizes, congruent
-        self._constants: dict[str, list[Constant]] = {}
+        self._constants: dict[str, list[ConstexprArgument]] = {}
         for c in (c for each in kernels for c in each.signature.constants):
             if c.space in judged.names:
                 self._constants.setdefault(judged.names[c.space], []).append(c)

@@ -17,7 +17,7 @@ from weft.plan.targets.bench import Bench, Judged, Serving, dense
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
-from weft.plan.targets.triton.select import Ways
+from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
@@ -96,8 +96,8 @@ class TritonGpu(Toolchain):
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)
 
-    def ways(self, fused: BlockProgram, example: Example) -> Ways:
-        return Ways(fused, example.sizes, example.innermost, self.target)
+    def ways(self, fused: BlockProgram, example: Example) -> GpuWays:
+        return GpuWays(fused, example.sizes, example.innermost, self.target)
 
     def tuned(
         self,
