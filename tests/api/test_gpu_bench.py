@@ -7,10 +7,7 @@ import json
 import math
 import sys
 import textwrap
-from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,6 @@ from weft.cli.main import main
 from weft.lab.demo import Checked
 from weft.lab.gpu import bench as gpu_bench
 from weft.lab.gpu import bench as gpu_targets
-from weft.lab.gpu import clock as gpu_clock
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu import worker as gpu_worker
 from weft.lab.gpu.clock import Rates, Replay, WallClock, alternate
@@ -31,7 +27,6 @@ from weft.lab.gpu.workers import BenchWorker, LostError, WatchedWorker, compile_
 from weft.lab.measure import PeerTiming
 from weft.lab.workloads.gpu import ROWS
 from weft.options import current
-from weft.plan.targets import graphs
 from weft.run import stats
 
 BY_NAME = {row.name: row for row in ROWS}
@@ -87,75 +82,6 @@ def test_the_floor_is_the_slower_of_bytes_and_products():
     assert rates.floor(1e3, 4e12, "bfloat16") == pytest.approx(4.0)
     assert rates.floor(1e3, 4e12, "float8_e4m3fn") == pytest.approx(1.0)
     assert rates.floor(1e3, 4e12, "float32") == pytest.approx(4.0)  # a type that was not measured
-
-
-class Recorded:
-    """Stands in for torch.cuda: says what was asked of it, in order; an event holds how many replays were before it."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def note(self, what):
-        self.asked.append(what)
-
-    @contextmanager
-    def block(self, what):
-        self.note(f"{what} begins")
-        yield
-        self.note(f"{what} ends")
-
-    def current_stream(self):
-        return SimpleNamespace(wait_stream=lambda _: self.note("the stream waits"))
-
-    def Stream(self):
-        return SimpleNamespace(wait_stream=lambda _: self.note("the side waits"))
-
-    def stream(self, _):
-        return self.block("side")
-
-    def CUDAGraph(self):
-        return SimpleNamespace(replay=lambda: self.note("replay"))
-
-    def graph(self, _, *, capture_error_mode):
-        assert capture_error_mode == "thread_local", "other threads may use the GPU meanwhile"
-        return self.block("capture")
-
-    def Event(self, *, enable_timing):
-        assert enable_timing
-        return SimpleNamespace(record=lambda: self.note("event"), elapsed_time=lambda _: 5.0)
-
-    def synchronize(self):
-        self.note("wait")
-
-    def empty_cache(self):
-        self.note("clear")
-
-
-def test_a_graph_is_captured_after_calls_on_the_side_and_replayed_with_the_cache_emptied(monkeypatch):
-    device = Recorded()
-    monkeypatch.setattr(gpu_clock, "_CUDA", device)
-    monkeypatch.setattr(graphs, "_CUDA", device)
-    monkeypatch.setattr(gpu_clock, "_FLUSHED", 64)
-    clock = gpu_clock.CudaClock("cpu")
-    flushed: Any = SimpleNamespace(zero_=lambda: device.note("flush"))
-    clock.flushed = flushed
-
-    def call(x):
-        device.note("call")
-        return x
-
-    replay = clock.ready(call, ("out",))
-    assert device.asked == [
-        *("the side waits", "side begins", "call", "call", "call", "side ends", "the stream waits", "wait"),
-        *("capture begins", "call", "capture ends"),
-    ]
-    assert replay.out == "out"
-    device.asked.clear()
-    assert clock.one(replay)() == 5e-3
-    assert device.asked == ["flush", "event", "replay", "event"]
-
-
-# One row.
 
 
 def session(name, clock=None, tried=None, **failed):

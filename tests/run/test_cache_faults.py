@@ -19,7 +19,9 @@ import torch
 
 import weft
 from testkit.run import cache_faults as faults
-from testkit.run.cache_faults import child, is_right, made
+from testkit.run import children
+from testkit.run.cache_faults import is_right, made
+from testkit.run.children import child
 from weft.errors import CacheFolderError
 from weft.plan.measure import trial
 from weft.plan.measure.clock import Timed, Timing
@@ -54,14 +56,14 @@ def of_nobody() -> Iterator[Path]:
     base.chmod(0o755)
     path = base / "cache"
     path.mkdir(mode=0o700)
-    os.chown(path, faults.NOBODY, faults.NOBODY)
+    os.chown(path, children.NOBODY, children.NOBODY)
     yield path
     shutil.rmtree(base)
 
 
 def in_mounts(*arguments):
     try:
-        return faults.in_mounts(*arguments)
+        return children.in_mounts(*arguments)
     except PermissionError:
         pytest.skip("this process may not mount file systems")
 
@@ -163,7 +165,7 @@ def _costs_speed_only(folder: Path) -> tuple[bool, int, str]:
 @pytest.mark.parametrize("mode", [0o500, 0o000])
 def test_a_users_folder_that_the_user_cannot_write_to(of_nobody: Path, mode: int) -> None:
     of_nobody.chmod(mode)
-    right, failures, where = faults.as_nobody(_costs_speed_only, of_nobody)
+    right, failures, where = children.as_nobody(_costs_speed_only, of_nobody)
     assert (right, failures) == (True, 1)
     assert not where.startswith(str(of_nobody))
     assert list(of_nobody.iterdir()) == []
@@ -171,19 +173,19 @@ def test_a_users_folder_that_the_user_cannot_write_to(of_nobody: Path, mode: int
 
 @needs_root
 def test_a_users_folder_where_there_is_none_and_none_can_be_made(of_nobody: Path) -> None:
-    right, failures, _ = faults.as_nobody(_costs_speed_only, of_nobody.parent / "other" / "cache")
+    right, failures, _ = children.as_nobody(_costs_speed_only, of_nobody.parent / "other" / "cache")
     assert (right, failures) == (True, 1)
 
 
 @needs_root
 def test_what_lies_in_a_read_only_folder_is_used(of_nobody: Path) -> None:
-    assert faults.as_nobody(lambda: is_right(made(CacheFolder(of_nobody), 1)))
+    assert children.as_nobody(lambda: is_right(made(CacheFolder(of_nobody), 1)))
     of_nobody.chmod(0o500)
-    assert faults.as_nobody(lambda: made(CacheFolder(of_nobody), 1).from_cache)
+    assert children.as_nobody(lambda: made(CacheFolder(of_nobody), 1).from_cache)
 
 
 def test_a_file_system_that_is_read_only(folder: Path) -> None:
-    right, failures, where = in_mounts(lambda: faults.mount_read_only(folder), _costs_speed_only, folder)
+    right, failures, where = in_mounts(lambda: children.mount_read_only(folder), _costs_speed_only, folder)
     assert (right, failures) == (True, 1)
     assert not where.startswith(str(folder))
 
@@ -201,7 +203,7 @@ assert torch.equal(weft.compile(linear, cache_dir=sys.argv[1])(x, w), linear(x, 
 
     def fill() -> None:
         for where in (folder, temporary, "/dev/shm"):
-            faults.mount_small(where, 4)
+            children.mount_small(where, 4)
 
     def run() -> str:  # in a process of its own: what this one has loaded needs no folder
         command = [sys.executable, "-c", script, str(folder)]
@@ -220,7 +222,7 @@ assert torch.equal(weft.compile(linear, cache_dir=sys.argv[1])(x, w), linear(x, 
 def test_another_users_folder_is_refused_by_name_and_number(of_nobody: Path) -> None:
     with pytest.raises(CacheFolderError) as error:
         CacheFolder(of_nobody)
-    assert f"belongs to another user (uid {faults.NOBODY}, yours is 0)" in error.value.what
+    assert f"belongs to another user (uid {children.NOBODY}, yours is 0)" in error.value.what
     assert "WEFT_CACHE_DIR" in error.value.todo
 
 
@@ -236,7 +238,7 @@ def test_another_users_files_in_an_entry_are_not_read(folder: Path) -> None:
     found = made(CacheFolder(folder), 1)
     for name in ("manifest.json", "*.so"):
         [path] = (folder / found.key).glob(name)
-        os.chown(path, faults.NOBODY, faults.NOBODY)
+        os.chown(path, children.NOBODY, children.NOBODY)
         assert not faults.check(folder, 1)
 
 
