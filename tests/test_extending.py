@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,12 @@ from weft.tensor.optable import DERIVED, DerivedRow
 from weft.tensor.scalar import apply
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+
+
+@cache
+def texts(*suffixes: str) -> dict[Path, str]:
+    """The package's files of these kinds, by path."""
+    return {path: path.read_text() for path in SOURCES.rglob("*") if path.suffix in suffixes}
 
 
 @pytest.mark.parametrize("name", ["Rank", "Fill", "Stage", "Join"])
@@ -35,7 +42,7 @@ def test_all_operators_together_touch_a_hundred_and_sixty() -> None:
 
 
 def test_a_derived_operation_touches_one_file() -> None:
-    text = {path: path.read_text() for path in SOURCES.rglob("*") if path.suffix in (".py", ".h")}
+    text = texts(".py", ".h")
     for row in DERIVED:
         if row.name in ("log_ndtr", "hardswish", "mish", "softshrink"):
             named = {p.name for p, t in text.items() if re.search(rf"\b{row.name}\b", t) and "fuzz" not in p.parts}
@@ -44,7 +51,7 @@ def test_a_derived_operation_touches_one_file() -> None:
 
 @pytest.mark.parametrize("name", sorted(PASSES))
 def test_a_pass_touches_its_own_file_and_the_list(name: str) -> None:
-    text = {path: path.read_text() for path in SOURCES.rglob("*.py")}
+    text = texts(".py")
     own = [p for p, t in text.items() if re.search(rf"^def {name}\(", t, re.MULTILINE) and "@" in t]
     listed = text[SOURCES / "pipeline" / "order.py"]
     assert own

@@ -24,9 +24,12 @@ def reordered(x, w, v):
 
 
 @pytest.fixture
-def selections(monkeypatch):
-    """The sizes of every selection that is made; no choice is remembered or kept from before."""
+def selections(monkeypatch, tmp_path_factory):
+    """The sizes of every selection that is made; no choice is remembered or kept from before, nor by another worker meanwhile."""
     made = []
+    folder = tmp_path_factory.getbasetemp() / "choices"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(folder))
 
     def counted(program, example):
         assert not gc.isenabled()

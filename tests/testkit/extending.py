@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ def files_that_name(name: str) -> tuple[str, ...]:
     return tuple(p.relative_to(SOURCES).as_posix() for p in sorted(SOURCES.rglob("*.py")) if name in _names(p))
 
 
+@cache
 def _names(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

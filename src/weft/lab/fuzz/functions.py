@@ -180,7 +180,7 @@ def reproducer(function: RandomFunction) -> str:
         "import torch",
         "import weft",
         "from torch.nn import functional as F",
-        "from weft.lab.fuzz.random_functions import Argument, RandomFunction, namespace",
+        "from weft.lab.fuzz.random_functions import RandomArgument, RandomFunction, namespace",
         "",
         'T = namespace()["T"]',
         f"torch.set_num_threads({function.threads})",
