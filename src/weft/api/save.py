@@ -38,7 +38,6 @@ from weft.capture import (
     Operand,
     RuntimeNumber,
     Told,
-    Write,
     Written,
 )
 from weft.cost import Cost
@@ -168,7 +167,6 @@ _OWN = (
         Operand,
         Told,
         RuntimeNumber,
-        Write,
         Effect,
         Written,
     ),

@@ -26,7 +26,7 @@ from weft.capture.captured import (
 )
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture
-from weft.capture.memory import Effect, Piece, Write, Written, apart
+from weft.capture.memory import Effect, Piece, Written, apart
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
@@ -48,7 +48,6 @@ __all__ = [
     "Piece",
     "RuntimeNumber",
     "Told",
-    "Write",
     "Written",
     "apart",
     "as_read",

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 
 from weft.capture.recording import Call, Slot, by_name
-from weft.capture.sizes import symbolic
+from weft.capture.sizes import expression
 from weft.errors import Location, UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.builder import Builder, Number, Ref, SizeOrAxis
@@ -56,11 +56,6 @@ def in_example(size: Any) -> int:
 def known(size: Any) -> bool:
     """Tells whether a size is known in the example: it does not depend on the content of a tensor."""
     return isinstance(size, int) or size.node.hint is not None
-
-
-def expression(size: Any) -> Any:
-    """Returns what tells sizes apart: the number, or SymPy's expression of a symbolic one."""
-    return size.node.expr if symbolic(size) else size
 
 
 class Arguments:

@@ -10,7 +10,7 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.recording import by_name
-from weft.capture.sizes import symbolic
+from weft.capture.sizes import expression
 
 _ATEN: Any = torch.ops.aten
 _ARRANGEMENTS = ("aten.broadcast_tensors", "aten.tensor_split", "aten.unsafe_chunk")
@@ -54,7 +54,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 def is_empty(tensor: torch.Tensor) -> bool:
     """Tells whether a tensor has no elements, whatever the inputs."""
-    return any(plain_size(n) == 0 for n in tensor.shape)
+    return any(expression(n) == 0 for n in tensor.shape)
 
 
 def is_complex(leaf: Any) -> bool:
@@ -100,11 +100,6 @@ def draws(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     named = {name: value for name, (value, _) in by_name(func, args, kwargs).items()}
     probability = named.get("p", named.get("dropout_p"))
     return named.get("train") is not False and probability != 0
-
-
-def plain_size(size: Any) -> Any:
-    """Returns what tells sizes apart, without a guard."""
-    return size.node.expr if symbolic(size) else size
 
 
 def form_of(leaf: Any) -> Any:

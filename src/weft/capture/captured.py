@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.memory import Effect, Piece, Write
+from weft.capture.memory import Effect, Piece
 from weft.capture.recording import Recording
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
@@ -106,17 +106,17 @@ class OpaqueCall:
 
     Attributes:
         name: what `Opaque.call` says; opaque nodes of one name are results of one call.
-        target: the overload, which changes none of its arguments; or a `Write`, an `Effect`, a `Piece`.
+        target: the overload, which changes none of its arguments; or an `Effect`, a `Piece`.
         args, kwargs: an `Operand` in place of each tensor, a `RuntimeNumber` of each symbolic size.
         results: per leaf of what it returns: the program's value, or None where it is none.
         random: it draws from a generator, so it must run once, in order, whether read or not.
         pinned: its result goes out as a view of an input or another output: it must not be copied.
-        into: of a `Write` or an `Effect` into the memory of an argument, the graph's placeholder that this is.
+        into: of an `Effect` on the memory of an argument, the graph's placeholder that this is.
         look: it is weft's own way to see a value in other dimensions, in the same memory.
     """
 
     name: str
-    target: OpOverload[..., Any] | Write | Effect | Piece
+    target: OpOverload[..., Any] | Effect | Piece
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[Operand | None, ...]

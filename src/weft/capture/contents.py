@@ -15,9 +15,8 @@ from torch._ops import OpOverload  # no public name
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import expression
 from weft.capture.recording import Recording, Slot, Source
-from weft.capture.sizes import symbolic
+from weft.capture.sizes import expression, symbolic
 
 Content = tuple[Any, Slot, int]
 """A number, the tensor that holds it, and how many calls were made before it was read."""

@@ -1,7 +1,7 @@
 """Calls that write, recorded as calls that give new values.
 
-What is written into a whole tensor is its value from then on. A write into a part of a tensor is a call into PyTorch (`Write`), and
-so is a call that writes into several arguments, or not into its first (`Effect`): both give anew the tensors whose memory it is.
+What is written into a whole tensor is its value from then on. A write into a part of a tensor is a call into PyTorch (`Effect`), as
+is a call that writes into several arguments, or not into its first: it gives anew the tensors whose memory it is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.calls import draws, functional_of, is_empty, plain_size, written_by
+from weft.capture.calls import draws, functional_of, is_empty, written_by
 from weft.capture.describe import packed
-from weft.capture.memory import STRIDED, Effect, Write, Written, storage_of
+from weft.capture.memory import STRIDED, Effect, Written, storage_of
 from weft.capture.parts import PARTS
 from weft.capture.recording import Meaning
+from weft.capture.sizes import expression
 from weft.capture.tape import Tape
 from weft.errors import UnsupportedError
 
@@ -137,7 +138,7 @@ class InPlaceCalls:
         """Tells whether both are the same elements of the same tensor."""
         if not (self.tape.knows(target) and self.tape.knows(source)):
             return False
-        forms = [(t.dtype, *map(plain_size, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
+        forms = [(t.dtype, *map(expression, (*t.shape, *t.stride(), t.storage_offset()))) for t in (target, source)]
         memory = self.tape.memory
         return memory.place(target).base is memory.place(source).base and forms[0] == forms[1]
 
@@ -205,8 +206,9 @@ class InPlaceCalls:
         row_major = packed(base)
         if into is None and not row_major and not STRIDED.issuperset(looks):
             raise UnsupportedError(f"{op} writes into a reshaped tensor that is not contiguous")
-        held = self.tape.held(((base, place.arguments, tuple(args), kwargs), {}))
-        self.tape.renew(base, Write(op, place.calls, row_major), held, into)
+        bases, looks, given, named = self.tape.held(((base,), (place.arguments,), tuple(args), kwargs))
+        held: Any = (bases, looks, (Written(0), *given), named), {}
+        self.tape.renew(base, Effect(op, ((0, place.calls),), (row_major,)), held, into)
         self.tape.memory.wrote(base)
         self.tape.memory.current(base)
 

@@ -156,10 +156,30 @@ Looks: TypeAlias = tuple[tuple[OpOverload[..., Any], int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Writing:
-    """A call of `op`, which writes."""
+class Written:
+    """Stands among the arguments of an `Effect` for the tensor number `index` that it writes into."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a call does that writes into its arguments: `op`, on what views of the first arguments show.
+
+    Attributes:
+        op: what is called.
+        places: of each tensor that it writes into: which of the first arguments it lies in, and the views that lead there, each a
+            call and which of its results.
+        packed: of each of the first arguments, whether a copy of it is made row-major: views were made of a tensor that is.
+        kept: which leaves of what `op` returns are results too, after the first arguments as they are afterwards.
+        in_place: the first arguments themselves are written into, else copies of them.
+    """
 
     op: Any
+    places: tuple[tuple[int, Looks], ...]
+    packed: tuple[bool, ...]
+    kept: tuple[int, ...] = ()
+    in_place: bool = False
 
     @property
     def overloadpacket(self) -> Any:
@@ -171,78 +191,6 @@ class _Writing:
         """That of what is called."""
         return self.op.namespace
 
-    def shown(self, whole: torch.Tensor, looks: Looks, further: Sequence[tuple[Any, Any]]) -> torch.Tensor:
-        """Returns the view of `whole` that is written into; `further` are the further arguments of each call.
-
-        Raises:
-            RuntimeError: it is a copy, and what is written would be lost.
-        """
-        seen: Any = whole
-        for (call, result), (more, named) in zip(looks, further, strict=True):
-            seen = pytree.tree_leaves(call(seen, *more, **named))[result]
-        if storage_of(seen) != storage_of(whole):
-            raise RuntimeError(f"{self.op} would write into a copy")
-        return seen
-
-
-def _copied(base: torch.Tensor, packed: bool) -> torch.Tensor:
-    return base.clone(memory_format=torch.contiguous_format if packed else torch.preserve_format)
-
-
-@dataclass(frozen=True, slots=True)
-class Write(_Writing):
-    """What a call does that writes: `op` on what `views` show of the first argument, which then is the result.
-
-    Attributes:
-        op: the in-place operation; it writes into its first argument.
-        views: of the first argument.
-        packed: a copy of the first argument is made row-major: the views were made of a tensor that is.
-        in_place: the first argument itself is written into, else a copy of it.
-    """
-
-    views: Looks
-    packed: bool
-    in_place: bool = False
-
-    def __call__(
-        self, base: torch.Tensor, views: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> torch.Tensor:
-        """Returns `base` as it is afterwards; `views` are the further arguments of each view.
-
-        Raises:
-            RuntimeError: a view is a copy, and what is written would be lost.
-        """
-        with torch.no_grad():
-            whole = base if self.in_place else _copied(base, self.packed)
-            self.op(self.shown(whole, self.views, views), *args, **kwargs)
-        return whole
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Stands among the arguments of an `Effect` for the tensor number `index` that it writes into."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Effect(_Writing):
-    """What a call does that writes into any of its arguments: `op`, on what views of the first arguments show.
-
-    Attributes:
-        op: what is called.
-        places: of each tensor that it writes into: which of the first arguments it lies in, and the views that lead there, each a
-            call and which of its results.
-        packed: of each of the first arguments, whether a copy of it is made row-major.
-        kept: which leaves of what `op` returns are results too, after the first arguments as they are afterwards.
-        in_place: the first arguments themselves are written into, else copies of them.
-    """
-
-    places: tuple[tuple[int, Looks], ...]
-    packed: tuple[bool, ...]
-    kept: tuple[int, ...]
-    in_place: bool = False
-
     def __call__(
         self, bases: Sequence[torch.Tensor], views: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[Any]:
@@ -252,17 +200,26 @@ class Effect(_Writing):
             RuntimeError: a view is a copy, and what is written would be lost.
         """
         with torch.no_grad():
-            wholes = [
-                base if self.in_place else _copied(base, order) for base, order in zip(bases, self.packed, strict=True)
-            ]
+            orders = (torch.contiguous_format if packed else torch.preserve_format for packed in self.packed)
+            pairs = zip(bases, orders, strict=True)
+            wholes = [base if self.in_place else base.clone(memory_format=order) for base, order in pairs]
             places = zip(self.places, views, strict=True)
-            shown = [self.shown(wholes[number], looks, further) for (number, looks), further in places]
+            shown = [self._shown(wholes[number], looks, further) for (number, looks), further in places]
 
             def given(leaf: Any) -> Any:
                 return shown[leaf.index] if isinstance(leaf, Written) else leaf
 
             leaves = pytree.tree_leaves(self.op(*pytree.tree_map(given, args), **pytree.tree_map(given, kwargs)))
         return [*wholes, *(leaves[i] for i in self.kept)]
+
+    def _shown(self, whole: torch.Tensor, looks: Looks, further: Sequence[tuple[Any, Any]]) -> torch.Tensor:
+        """Returns the view of `whole` that is written into; `further` are the further arguments of each call."""
+        seen: Any = whole
+        for (call, result), (more, named) in zip(looks, further, strict=True):
+            seen = pytree.tree_leaves(call(seen, *more, **named))[result]
+        if storage_of(seen) != storage_of(whole):
+            raise RuntimeError(f"{self.op} would write into a copy")
+        return seen
 
 
 @dataclass(frozen=True, slots=True, eq=False)

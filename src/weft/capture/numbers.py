@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.capture.arguments import Arguments, Handler, expression
+from weft.capture.arguments import Arguments, Handler
+from weft.capture.sizes import expression
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType

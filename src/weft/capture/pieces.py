@@ -15,9 +15,10 @@ from torch._ops import HigherOrderOperator  # no public name
 from torch.utils import _python_dispatch  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.calls import plain_size, version_of
+from weft.capture.calls import version_of
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import Piece
+from weft.capture.sizes import expression
 from weft.capture.tape import Tape
 from weft.errors import UnsupportedError
 
@@ -103,7 +104,7 @@ def _autocasts() -> tuple[tuple[str, torch.dtype], ...]:
 
 def _form_in_memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Describes what a write leaves as it is, and a change of shape in place does not."""
-    return tuple(map(plain_size, (*tensor.shape, *tensor.stride())))
+    return tuple(map(expression, (*tensor.shape, *tensor.stride())))
 
 
 def may_write(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:

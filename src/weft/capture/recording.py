@@ -10,10 +10,10 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.memory import Effect, Piece, Write
+from weft.capture.memory import Effect, Piece
 from weft.errors import Location
 
-CallTarget: TypeAlias = OpOverload[..., Any] | Write | Effect | Piece
+CallTarget: TypeAlias = OpOverload[..., Any] | Effect | Piece
 Meaning: TypeAlias = Callable[[str], Literal["work", "view"] | None]
 """What weft makes of a call of an overload packet: operations, another look at the same elements, nothing."""
 
@@ -44,7 +44,7 @@ class Call:
     """One ATen call.
 
     Attributes:
-        target: what is called; it changes none of its arguments, or is a `Write` that gives the first one with the change.
+        target: what is called; it changes none of its arguments, or is an `Effect` that gives them anew.
         args, kwargs: as called, a `Slot` in place of each tensor; sizes may be `torch.SymInt`.
         results: per leaf of what it returns: a `Slot`, or None where that is no tensor, or an
             earlier one.
@@ -52,7 +52,7 @@ class Call:
         random: it draws from a generator: it must run once, in its order, used or not.
         pinned: a result shares memory with something that the caller gets or gave, and must go on
             doing so.
-        into: of a `Write` into the memory of an input, that input.
+        into: of an `Effect` on the memory of an input, that input.
         whole: the call into a library that this one is a part of. Where PyTorch is to run a part, it runs the whole.
         sources: of the numbers among its arguments that only tensors tell.
     """

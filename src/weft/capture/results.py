@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from weft.capture.arguments import expression
 from weft.capture.captured import (
     FromArgument,
     FromNothing,
@@ -24,6 +23,7 @@ from weft.capture.describe import dense, memory_order
 from weft.capture.memory import storage_of
 from weft.capture.opaque import OpaqueCalls
 from weft.capture.recording import Recording, Slot
+from weft.capture.sizes import expression
 from weft.capture.values import Values, operand
 from weft.tensor.builder import Ref
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 import torch
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
-from weft.capture.arguments import expression
 from weft.capture.captured import MemoryLayout, RuntimeNumber, Told
-from weft.capture.sizes import symbolic
+from weft.capture.sizes import expression, symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref

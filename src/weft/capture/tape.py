@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.calls import consists_of_others, draws
 from weft.capture.contents import Content
-from weft.capture.memory import Effect, Memory, Piece, TensorPlace, Write, storage_of
+from weft.capture.memory import Effect, Memory, Piece, TensorPlace, storage_of
 from weft.capture.recording import Call, CallTarget, Slot
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
@@ -224,8 +224,6 @@ class Tape:
                 random = True  # for all that is known
             case Effect(op=op):
                 random = draws(op, args[2], args[3])
-            case Write():
-                random = False
             case _:
                 random = draws(target, args, kwargs)
         self.calls.append(Call(target, args, kwargs, results, self.location, random, into=into))

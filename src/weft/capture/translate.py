@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, expression, hint
+from weft.capture.arguments import Arguments, Handler, dtype_of, hint
 from weft.capture.captured import Captured
 from weft.capture.contents import symbols_of
 from weft.capture.creation import CREATION
@@ -17,13 +17,14 @@ from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.matmuls import MATMULS
-from weft.capture.memory import Effect, Piece, Write
+from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
 from weft.capture.picks import CHECK
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
+from weft.capture.sizes import expression
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
 from weft.defects import note
@@ -191,7 +192,7 @@ class _Translation:
                 raise UnsupportedError(self.left[number])
             case Piece(reason=reason):
                 raise UnsupportedError(reason)
-            case Write():
+            case Effect() if call.args[2][:1] == (Written(0),):
                 raise UnsupportedError("it writes into a part of a tensor")
             case Effect():
                 raise UnsupportedError("it writes into its arguments")

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.capture.arguments import dtype_of, expression, hint
+from weft.capture.arguments import dtype_of, hint
 from weft.capture.captured import OpaqueCall, Operand
 from weft.capture.describe import memory_order, readable
 from weft.capture.flags import flagged
 from weft.capture.memory import storage_of
 from weft.capture.recording import Call, Recording, Slot
+from weft.capture.sizes import expression
 from weft.capture.symbols import Symbols
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from weft.capture.arguments import Arguments, Handler, expression
+from weft.capture.arguments import Arguments, Handler
+from weft.capture.sizes import expression
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.scalar import Arg

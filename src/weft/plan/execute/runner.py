@@ -21,7 +21,6 @@ from weft.capture import (
     FromProgram,
     FromSizes,
     OpaqueCall,
-    Write,
     as_read,
     in_order,
     laid_out,
@@ -66,7 +65,7 @@ class CallStep:
     def run(self) -> Callable[..., Mapping[str, torch.Tensor]]:
         """Takes values by name and the graph's arguments, gives results by name."""
         target = self.call.target
-        if not isinstance(target, Write | Effect):
+        if not isinstance(target, Effect):
             return self.call.run
         return replace(self.call, target=replace(target, in_place=self.in_place)).run
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch._C import DispatchKey  # no public name
 
-from weft.capture import Captured, Effect, OpaqueCall, Piece, Write, apart
+from weft.capture import Captured, Effect, OpaqueCall, Piece, Written, apart
 from weft.plan.execute.runner import Runner
 from weft.plan.partition.partition import Task, TorchCall
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
@@ -88,7 +88,7 @@ class _Memory:
     def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
         """Tells whether `node` may be the memory of one of these values, or a view of it."""
         target = self.captured.calls[node.call].target
-        if isinstance(target, Write | Effect):
+        if isinstance(target, Effect):
             return node.uses[0] in same
         if isinstance(target, Piece):
             return False
@@ -177,12 +177,12 @@ _REPLACING = frozenset({"copy_", "fill_", "zero_", "index_copy_", "index_fill_",
 
 def _replaces(call: OpaqueCall) -> bool:
     """Tells whether a write gives elements values in which their old ones have no part."""
-    if not isinstance(call.target, Write):
+    if not isinstance(call.target, Effect):
         return False
-    _, _, args, kwargs = call.args
+    _, _, (first, *args), kwargs = call.args
     name = str(call.target.overloadpacket).removeprefix("aten.")
     accumulates = kwargs.get("accumulate", len(args) > 2 and args[2]) if name == "index_put_" else False
-    return name in _REPLACING and accumulates is False
+    return name in _REPLACING and first == Written(0) and accumulates is False
 
 
 def guarded(captured: Captured, run: Runner, eager: Runner) -> Runner:
