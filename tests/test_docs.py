@@ -23,8 +23,13 @@ from weft.cli.main import main
 from weft.errors import WeftError
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# With something to run: a page without examples cannot be wrong about them.
+PAGES = [
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if {"python", "console"}.intersection(language for language, _ in _BLOCK.findall(path.read_text()))
+]
 
 
 @dataclass(frozen=True)

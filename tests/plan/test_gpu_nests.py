@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +12,7 @@ import pytest
 
 from testkit.block import programs
 from testkit.plan.gpu_reductions import cases
+from testkit.plan.interpreted import interpreted
 from testkit.walk import WALK_ALL, share
 from weft.block import lower
 from weft.block.copies import canonical
@@ -191,18 +188,8 @@ NAMES = tuple(cases())
 
 
 def test_nests_are_right_in_the_interpreter(tmp_path: Path) -> None:
-    names = share(NAMES, 16, 2)
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "WEFT_JUDGE": "off",
-        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    script = [sys.executable, "-m", "testkit.plan.gpu_reductions", "1", *names]
-    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    names = share(NAMES, 24, 2)
+    found = interpreted("gpu_reductions", "1", *names, cache=tmp_path / "cache")
     assert list(found) == names
     for name, row in found.items():
         assert row["kernels"] >= 1, name

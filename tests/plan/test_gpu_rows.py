@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +10,7 @@ import torch
 
 import weft
 from testkit.plan.gpu_targets import TARGETS, Compiled, cases, compiled
+from testkit.plan.interpreted import interpreted
 from testkit.walk import WALK_ALL, share
 from weft.cost import gpu
 from weft.errors import TargetError
@@ -30,17 +27,7 @@ FULL = [(row, target) for row in cases() for target in TARGETS] if WALK_ALL else
 
 def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
     names = [*ALWAYS, *(n for n in share(NAMES, 60, 7) if n not in ALWAYS)]
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "WEFT_JUDGE": "off",
-        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    script = [sys.executable, "-m", "testkit.plan.gpu_rows", *names]
-    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted("gpu_rows", *names, cache=tmp_path / "cache")
     assert list(found) == names
     for name, row in found.items():
         assert row["kernels"] >= 1, name
@@ -50,33 +37,13 @@ def test_rows_are_right_in_the_interpreter(tmp_path: Path) -> None:
 
 def test_rows_shorter_than_a_block_of_a_product_are_right_in_the_interpreter(tmp_path: Path) -> None:
     """Such a row has more lanes than elements, all over the kernel: what is behind its end is masked."""
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "WEFT_JUDGE": "off",
-        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    script = [sys.executable, "-m", "testkit.plan.gpu_narrow", "1" if WALK_ALL else "2"]
-    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == (15 if WALK_ALL else 8)
+    found = interpreted("gpu_narrow", "1" if WALK_ALL else "4", cache=tmp_path / "cache")
+    assert len(found) == (15 if WALK_ALL else 4)
     assert [name for name, right in found.items() if not right] == []
 
 
 def test_constant_rows_are_0_in_the_interpreter(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "WEFT_JUDGE": "off",
-        "WEFT_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    script = [sys.executable, "-m", "testkit.plan.gpu_moments", "1" if WALK_ALL else "3"]
-    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted("gpu_moments", "1" if WALK_ALL else "3", cache=tmp_path / "cache")
     assert len(found) == (8 if WALK_ALL else 3)
     assert [name for name, right in found.items() if not right] == []
 
