@@ -45,6 +45,14 @@ def test_a_built_program_and_its_normal_form_are_what_eager_computes(data: st.Da
             assert np.allclose(ours, theirs.numpy(), rtol=1e-9, atol=1e-9)
 
 
+def _same(domain: Domain[Any], a: Any, b: Any) -> bool:
+    """Whether values are equal: in a field exactly, numbers up to the rounding of their largest."""
+    if isinstance(domain, FieldDomain):
+        return domain.equal(a, b)
+    scale = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+    return np.allclose(a, b, rtol=1e-9, atol=1e-9 * scale, equal_nan=True)
+
+
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from((F32, BF16)))
 def test_laws_keep_the_value_at_any_sizes(data: st.DataObject, dtype: DType) -> None:
@@ -68,7 +76,7 @@ def test_laws_keep_the_value_at_any_sizes(data: st.DataObject, dtype: DType) -> 
         for form in forms:
             for before, after in zip(expected, run(form, inputs, domain), strict=True):
                 assert domain.shape(before) == domain.shape(after)
-                assert domain.equal(before, after), f"{program}\n\n{form}"
+                assert _same(domain, before, after), f"{program}\n\n{form}"
 
     check(Fp64Domain())
     check(FieldDomain(0))

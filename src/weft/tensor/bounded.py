@@ -247,12 +247,6 @@ class BoundedDomain:
         values = rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
         return packed(values[..., None], wide=dtype is DType.float64)
 
-    def equal(self, a: Array, b: Array) -> bool:
-        """Tells whether all lanes hold equal numbers; NaN equals NaN."""
-        return a.shape == b.shape and bool(
-            np.array_equal(numbers(a), numbers(b), equal_nan=numbers(a).dtype.kind == "f")
-        )
-
     # The range.
 
     def _carried(self, values: Array, dtype: DType) -> Array:

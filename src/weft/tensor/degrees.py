@@ -86,10 +86,6 @@ class DegreeDomain:
         self.met.arbitrary = self.met.arbitrary or not (dtype.is_float or whole)
         return Formula(tuple(shape), Polynomial(1), whole=whole)
 
-    def equal(self, a: DegreeValue, b: DegreeValue) -> bool:
-        """Compares shapes alone."""
-        return self.shape(a) == self.shape(b)
-
     def elementwise(self, expr: Scalar, args: Sequence[DegreeValue], dtype: DType) -> DegreeValue:
         """Bounds `expr` over the arguments."""
         shape = np.broadcast_shapes(*(self.shape(a) for a in args))

@@ -96,10 +96,6 @@ class Domain(Protocol[V]):
         """Draws a random input: generic floats, integers in -100..99 (uint8: 0..99), fair bools."""
         ...
 
-    def equal(self, a: V, b: V) -> bool:
-        """Tells whether the values are the same, in the sense that the domain's docstring states."""
-        ...
-
 
 def at(index: Any) -> Callable[[Array], Array]:
     """Returns the structural function `array[index]`."""

@@ -163,19 +163,6 @@ class Fp64Domain:
         """Draws standard normal floats."""
         return rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
 
-    def equal(self, a: Array, b: Array) -> bool:
-        """Tells whether shapes are equal and values too: exactly for integers and bools, floats within 1e-9 of the
-        largest magnitude.
-
-        NaN equals NaN. For laws that hold up to rounding; kernels are judged by the error rule.
-        """
-        if a.shape != b.shape:
-            return False
-        if "f" not in (a.dtype.kind, b.dtype.kind):
-            return bool(np.array_equal(a, b))
-        scale = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
-        return bool(np.allclose(a, b, rtol=1e-9, atol=1e-9 * scale, equal_nan=True))
-
     def _carried(self, values: Array, dtype: DType) -> Array:
         return values.astype(np.float64) if dtype.is_float else wrapped(values, dtype)
 
