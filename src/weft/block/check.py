@@ -15,7 +15,9 @@ from weft.block.program import (
     BlockProgram,
     BlockType,
     Broadcast,
+    Buffer,
     Collapse,
+    Digit,
     Dot,
     Extent,
     Feed,
@@ -27,6 +29,7 @@ from weft.block.program import (
     Iterate,
     Join,
     Literal,
+    Load,
     Map,
     Once,
     Place,
@@ -35,6 +38,7 @@ from weft.block.program import (
     Stacked,
     Stage,
     State,
+    Store,
     exports,
 )
 from weft.block.ranges import All, Band, First, Part, Remainder, Segment, Within
@@ -176,6 +180,16 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
             return _rank_types(node, types, scope)
         case Join():
             return {node.name: _joined(node, types[node.first], types[node.rest])}
+        case Buffer(name, axes, dims, dtype):
+            _demand(set(dims) <= set(axes), name, "items have axes of the memory that they lie in", dims)
+            return {name: BlockType(axes, dims, dtype)}
+        case Load():
+            _check_place(node, types[node.memory], node.dims, scope)
+            return {node.name: BlockType((), node.dims, node.dtype)}
+        case Store():
+            _demand(not types[node.value].buffered, node.name, "an item is stored, not a list", node.value)
+            _check_place(node, types[node.memory], types[node.value].dims, scope)
+            return {}
         case _:
             return {node.name: _item_type(node, types, scope)}
 
@@ -228,6 +242,24 @@ def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
         _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", kind)
     pads = [kind.pad for kind in args]
     return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
+
+
+def _check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], scope: Scope) -> None:
+    """Check the subscripts of an item with axes `dims`."""
+    _demand(memory.buffered, node.name, "items are loaded from memory and stored there", memory)
+    _demand(len(node.at) == len(memory.lists), node.name, "memory has a subscript for each axis", node.at)
+    read = [axis for subscript in node.at for axis in subscript.axes]
+    _demand(set(read) <= set(scope.maps), node.name, "subscripts are of blocks of maps around", read)
+    _demand(set(dims) <= set(read), node.name, "an item's axes decide where it lies", dims)
+    for axis, subscript in zip(memory.lists, node.at, strict=True):
+        plain = subscript.plain
+        lanes = [term for term in subscript.terms if term[1].axis in dims]
+        _demand(
+            all(t == (1, Digit(t[1].axis)) for t in lanes), node.name, "an item lies as its elements are numbered", axis
+        )
+        _demand(plain is None or plain.space == axis.space, node.name, "memory has a subscript of its own space", axis)
+        across = not set(subscript.axes).isdisjoint(dims)
+        _demand(across == (axis in memory.dims), node.name, "an item has the axes of its memory's items", axis)
 
 
 def _rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:

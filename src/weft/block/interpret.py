@@ -8,40 +8,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Generic, TypeVar, assert_never
 
-import numpy as np
-
-from weft.block.moves import joined, taken, transposed, written
+from weft.block.moves import joined, transposed, written
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    Broadcast,
+    Buffer,
     Collapse,
     Dot,
     Extent,
     Fill,
     Final,
     Graph,
-    Grouped,
     Index,
-    Iterate,
     Join,
     Literal,
+    Load,
     Map,
-    Once,
     Place,
     Pointwise,
     Rank,
-    Stacked,
     Stage,
     State,
+    Store,
 )
-from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, global_lists
+from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.size import value
-from weft.block.walk import ranks, results, sub_blocks
+from weft.block.transfers import with_transfers
+from weft.block.walk import ranks, results
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -66,12 +63,6 @@ class Observed:
     operations: Counter[str] = field(default_factory=Counter[str])
     starts: Counter[str] = field(default_factory=Counter[str])
     on_chip: int = 0
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename an inner list that turned out to be part of the list `new`."""
-        for counter in (self.loaded, self.stored):
-            if old in counter and old != new:
-                counter[new] += counter.pop(old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +92,20 @@ class _Item(Generic[V]):
     initial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _List(Generic[V]):
-    """A list of items, stored flat: an array over `axes`, holding valid elements only.
+@dataclass
+class _Memory(Generic[V]):
+    """A list in memory: an array over its axes, of which what nobody stored is poison.
 
-    `lists` are the axes it is still a list over; `origin` gives, for each of them, the element (or, for an axis that items do
-    not have, the block) that comes first.
+    Attributes:
+        name: of its buffer, or of the input.
+        local: bytes of it that are held by an iteration of the grid; None of global memory.
     """
 
+    name: str
     array: V
     axes: tuple[Axis, ...]
-    lists: tuple[Axis, ...]
-    dims: tuple[Axis, ...]
-    origin: Mapping[Axis, int]
     dtype: DType
-    name: str
+    local: SharedBytes | None = None
 
 
 def interpret(
@@ -144,35 +134,28 @@ def interpret(
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    run = _Interpreter(
-        domain, sizes, blocks or {}, Observed(), ranks(program.graph), global_lists(program), on_chip, watch
-    )
-    values: dict[str, _Item[V] | _List[V]] = {}
+    program = with_transfers(program)
+    run = _Interpreter(domain, sizes, blocks or {}, Observed(), ranks(program.graph), on_chip, watch)
+    values: _Values[V] = {}
     for name, kind in program.inputs:
-        stacked = tuple(a for a in kind.lists if a not in kind.dims)
-        order = [kind.lists.index(a) for a in (*stacked, *kind.dims)]
-        array = domain.lift(transposed(tuple(order)), inputs[name])
         if kind.lists:
-            values[name] = _List(
-                array, (*stacked, *kind.dims), kind.lists, kind.dims, dict.fromkeys(kind.lists, 0), kind.dtype, name
-            )
+            values[name] = _Memory(name, inputs[name], kind.lists, kind.dtype)
         else:
-            values[name] = _Item(array, (), kind.dtype)
+            values[name] = _Item(inputs[name], (), kind.dtype)
             run.traffic.loaded[name] += kind.dtype.bytes
-    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}, {}) if on_chip else NO_FRAME)
+    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}) if on_chip else NO_FRAME)
     run.traffic.on_chip = run.memory.peak
     results: list[V] = []
     for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
         value = values[name]
-        own = value.axes if isinstance(value, _List) else value.dims
-        order = tuple(own.index(a) for a in axes)
+        own = value.axes if isinstance(value, _Memory) else value.dims
         if isinstance(value, _Item):
             run.traffic.stored[name] += value.dtype.bytes
-        results.append(domain.lift(transposed(order), value.array))
+        results.append(domain.lift(transposed(tuple(own.index(a) for a in axes)), value.array))
     return tuple(results), run.traffic
 
 
-_Values = dict[str, "_Item[V] | _List[V]"]
+_Values = dict[str, "_Item[V] | _Memory[V]"]
 _Scope = Mapping[Axis, _Step]
 
 
@@ -183,7 +166,6 @@ class _Interpreter(Generic[V]):
     blocks: Mapping[str, int]
     traffic: Observed
     ranks: frozenset[Axis]
-    own: frozenset[str]
     on_chip: bool
     watch: Callable[[BlockNode], None] | None
     memory: LiveBytes = field(default_factory=LiveBytes)
@@ -192,30 +174,42 @@ class _Interpreter(Generic[V]):
         """Compute every value of `graph`; `frame` accounts for those that live in it."""
         values = dict(values)
         for number, node in enumerate(graph.nodes):
-            if isinstance(node, Map):
-                frame.enter(number, node)
-                made, held = self.loop(node, values, scope)
-                values.update(made)
-                frame.leave(number, node, held)
-            elif isinstance(node, Join):
-                values[node.name] = self.join(node, values)
-                frame.joined(number, node)
-            else:
-                if self.watch is not None:
-                    self.watch(node)
-                items = self.ranking(node, values, scope) if isinstance(node, Rank) else ()
-                items = items or (self.operator(node, values, scope),)
-                values.update(zip(results(node), items, strict=True))
-                self.traffic.operations[node.name] += 1
-                frame.made(number, node, self.bytes(dict(zip(results(node), items, strict=True)), scope))
+            match node:
+                case Map():
+                    frame.enter(number, node)
+                    made, held = self.loop(node, values, scope)
+                    values.update(made)
+                    frame.leave(number, node, held)
+                case Buffer():
+                    array = self.domain.poison([a.space.size(self.sizes) for a in node.axes], node.dtype)
+                    local = frame.buffer(node) if scope else None
+                    values[node.name] = _Memory(node.name, array, node.axes, node.dtype, local)
+                case Load():
+                    values[node.name] = item = self.load(node, self.memory_of(values, node.memory), scope)
+                    frame.made(number, node, self.bytes({node.name: item}, scope))
+                case Store():
+                    memory, item = self.memory_of(values, node.memory), self.item(values, node.value)
+                    self.store(node, memory, item, scope)
+                    frame.stored(number, node, memory.local, self.bytes({node.value: item}, scope))
+                case _:
+                    items = self.computed(node, values, scope)
+                    values.update(items)
+                    self.traffic.operations[node.name] += 1
+                    frame.made(number, node, self.bytes(items, scope))
         return values
 
-    def bytes(self, values: Mapping[str, _Item[V]] | _Values[V], scope: _Scope) -> dict[str, int]:
-        """Count the bytes of the valid elements of the items among `values`, if what is alive is counted."""
+    def computed(self, node: BlockNode, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
+        """Return the items that a functional operator gives, by name."""
+        if self.watch is not None:
+            self.watch(node)
+        items = self.ranking(node, values, scope) if isinstance(node, Rank) else (self.operator(node, values, scope),)
+        return dict(zip(results(node), items, strict=True))
+
+    def bytes(self, items: Mapping[str, _Item[V]], scope: _Scope) -> dict[str, int]:
+        """Count the bytes of the valid elements of `items`, if what is alive is counted."""
         if not self.on_chip:
             return {}
-        items = ((name, v) for name, v in values.items() if isinstance(v, _Item))
-        return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items}
+        return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items.items()}
 
     def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
         """Apply one functional operator to one item each."""
@@ -263,7 +257,7 @@ class _Interpreter(Generic[V]):
             case Stage():
                 item = self.item(values, node.arg)
                 return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
-            case Map() | Join() | Rank():
+            case Map() | Join() | Rank() | Buffer() | Load() | Store():
                 raise AssertionError(node.name)
             case _:
                 assert_never(node)
@@ -295,6 +289,12 @@ class _Interpreter(Generic[V]):
         """Return the item called `name`; the checker has made sure that it is one."""
         value = values[name]
         assert isinstance(value, _Item), name
+        return value
+
+    def memory_of(self, values: _Values[V], name: str) -> _Memory[V]:
+        """Return the memory called `name`; the checker has made sure that it is one."""
+        value = values[name]
+        assert isinstance(value, _Memory), name
         return value
 
     def aligned(self, item: _Item[V], dims: tuple[Axis, ...]) -> V:
@@ -332,39 +332,25 @@ class _Interpreter(Generic[V]):
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
         """Run a map, and return its outputs and how many bytes of each are alive now."""
         results: _Values[V] = {}
-        stacked: dict[str, list[tuple[_Step, _Item[V] | _List[V]]]] = {
-            o.outer: [] for o in node.outputs if isinstance(o, Stacked)
-        }
         state = {} if node.state is None else self.first_state(node, node.state, values, scope)
         steps = self.steps(node, scope)
         if state and steps and all(item.initial for item in state.values()):
             self.traffic.starts[node.name] += 1
-        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.own, self.bytes(state, scope))
+        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.bytes(state, scope))
         for step in steps:
-            inner = {**scope, node.axis: step}
-            fed: _Values[V] = {f.inner: self.access(node, f.access, values[f.outer], step, inner) for f in node.inputs}
-            during = frame.body(
-                self.bytes({f.inner: fed[f.inner] for f in node.inputs if isinstance(values[f.outer], _List)}, inner)
-            )
-            body = self.graph(node.body, fed, inner, during)
+            inner, during = {**scope, node.axis: step}, frame.body()
+            body = self.graph(node.body, {f.inner: values[f.outer] for f in node.inputs}, inner, during)
             after = None
             if node.state is not None:
                 after = frame.update(during)
                 state = self.updated(node.state, state, body, inner, after)
-            for output in node.outputs:
-                if isinstance(output, Stacked):
-                    stacked[output.outer].append((step, body[output.inner]))
-                elif isinstance(output, Once):
-                    results[output.outer] = self.once(output.outer, body[output.inner])
+            results.update({o.outer: body[o.inner] for o in node.outputs if not isinstance(o, Final)})
             frame.end(during, after)
         last = None
         if node.state is not None:
             last = frame.finish()
             finished = self.graph(node.state.finish, dict(state), scope, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
-        for name, parts in stacked.items():
-            if parts or node.range.follows is None:  # a part of a list may be empty
-                results[name] = self.stack(node, name, parts, scope)
         return results, frame.results(last)
 
     def updated(
@@ -389,106 +375,42 @@ class _Interpreter(Generic[V]):
                 first[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype, initial=True)
         return first
 
-    def once(self, name: str, value: _Item[V] | _List[V]) -> _Item[V] | _List[V]:
-        """Return the value that the only iteration of a map hands out as `name`."""
-        if isinstance(value, _Item):
-            return value
-        self.traffic.rename(value.name, name)
-        return replace(value, name=name)
-
-    def join(self, node: Join, values: _Values[V]) -> _List[V]:
-        """Join the list of two parts, of which the second is not there where the first block is all."""
-        first = values[node.first]
-        assert isinstance(first, _List)
-        self.traffic.rename(first.name, node.name)
-        new = dict(node.axes)
-        axes, lists, dims = (tuple(new.get(a, a) for a in of) for of in (first.axes, first.lists, first.dims))
-        whole = _List(
-            first.array, axes, lists, dims, {new.get(a, a): o for a, o in first.origin.items()}, first.dtype, node.name
-        )
-        rest = values.get(node.rest)
-        if rest is None:
-            return whole
-        assert isinstance(rest, _List)
-        self.traffic.rename(rest.name, node.name)
-        turned = self.domain.lift(transposed(tuple(axes.index(a) for a in rest.axes)), first.array)
-        array = self.domain.lift(joined(rest.axes.index(node.axes[0][1])), turned, rest.array)
-        return replace(rest, array=array, origin=whole.origin, name=node.name)
-
-    def access(
-        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Item[V] | _List[V], step: _Step, scope: _Scope
-    ) -> _Item[V] | _List[V]:
-        """Return the part of `value` that one iteration sees."""
-        match access:
-            case Broadcast():
-                return value
-            case Iterate(over):
-                first, valid = step.base, step.valid
-            case Grouped(over, group):
-                first, valid = step.base // group, 1
-            case _:
-                assert_never(access)
-        assert isinstance(value, _List)
-        where = value.axes.index(over)
-        lists = tuple(a for a in value.lists if a != over)
-        if over in value.dims:
-            begin = first - value.origin[over]
-            array = self.domain.lift(taken(slice(begin, begin + valid), where), value.array)
-            axes = tuple(node.axis if a == over else a for a in value.axes)
-        else:
-            number = first // step.tile - value.origin[over]
-            array = self.domain.lift(taken(number, where), value.array)
-            axes = tuple(a for a in value.axes if a != over)
-        dims = tuple(node.axis if a == over else a for a in value.dims)
-        part = _List(
-            array, axes, lists, dims, {a: o for a, o in value.origin.items() if a in lists}, value.dtype, value.name
-        )
-        return part if lists else self.load(part, scope)
-
-    def load(self, part: _List[V], scope: _Scope) -> _Item[V]:
-        """Load the one item that is left, padded to its axes' lanes."""
-        shape = self.domain.shape(part.array)
-        self.traffic.loaded[part.name] += int(np.prod(shape, dtype=np.int64)) * part.dtype.bytes
-        lanes = tuple(scope[a].lanes for a in part.dims)
+    def load(self, node: Load, memory: _Memory[V], scope: _Scope) -> _Item[V]:
+        """Load an item, padded to its axes' lanes."""
+        array = self.domain.lift(at(self.window(node, memory, node.dims, scope)), memory.array)
+        own = [axis for subscript in node.at for axis in subscript.axes if axis in node.dims]
+        array = self.domain.lift(transposed(tuple(own.index(a) for a in node.dims)), array)
+        shape = self.domain.shape(array)
+        self.traffic.loaded[memory.name] += prod(shape) * node.dtype.bytes
+        lanes = tuple(scope[a].lanes for a in node.dims)
         if shape == lanes:
-            return _Item(part.array, part.dims, part.dtype)
-        window = tuple(slice(0, n) for n in shape)
+            return _Item(array, node.dims, node.dtype)
+        padding = self.domain.poison(lanes, node.dtype)
+        return _Item(self.domain.lift(written(tuple(map(slice, shape))), padding, array), node.dims, node.dtype)
 
-        padded = self.domain.lift(written(window), self.domain.poison(lanes, part.dtype), part.array)
-        return _Item(padded, part.dims, part.dtype)
+    def store(self, node: Store, memory: _Memory[V], item: _Item[V], scope: _Scope) -> None:
+        """Store the valid elements of an item."""
+        window = self.window(node, memory, item.dims, scope)
+        own = [axis for subscript in node.at for axis in subscript.axes if axis in item.dims]
+        array = self.domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
+        array = self.domain.lift(transposed(tuple(item.dims.index(a) for a in own)), array)
+        self.traffic.stored[memory.name] += prod(self.domain.shape(array)) * item.dtype.bytes
+        memory.array = self.domain.lift(written(window), memory.array, array)
 
-    def stack(self, node: Map, name: str, parts: list[tuple[_Step, _Item[V] | _List[V]]], scope: _Scope) -> _List[V]:
-        """Stack the list of a map: valid elements only, flat."""
-        lists = [self.as_list(name, {**scope, node.axis: step}, value) for step, value in parts]
-        first, base = lists[0], parts[0][0]
-        inner = _nested_axis(node, first.lists)
-        if inner is not None or node.axis in first.dims:
-            along = first.axes.index(inner if inner is not None else node.axis)
-            array = self.domain.lift(joined(along), *(p.array for p in lists))
-            axes = first.axes
-        else:
-            array = self.domain.lift(joined(None), *(p.array for p in lists))
-            axes = (node.axis, *first.axes)
-        if inner is not None:
-            return _List(array, axes, first.lists, first.dims, first.origin, first.dtype, name)
-        start = base.base if node.axis in first.dims else base.base // base.tile
-        return _List(
-            array, axes, (node.axis, *first.lists), first.dims, {**first.origin, node.axis: start}, first.dtype, name
-        )
-
-    def as_list(self, name: str, scope: _Scope, value: _Item[V] | _List[V]) -> _List[V]:
-        """Return `value` as part of the list `name`: an item's valid elements are stored now, a list was stored before."""
-        if isinstance(value, _List):
-            self.traffic.rename(value.name, name)
-            return value
-        window = tuple(slice(0, scope[a].valid) for a in value.dims)
-        whole = all(scope[a].valid == scope[a].lanes for a in value.dims)
-        array = value.array if whole else self.domain.lift(at(window), value.array)
-        self.traffic.stored[name] += int(np.prod(self.domain.shape(array), dtype=np.int64)) * value.dtype.bytes
-        return _List(array, value.dims, (), value.dims, {}, value.dtype, name)
-
-
-def _nested_axis(node: Map, lists: tuple[Axis, ...]) -> Axis | None:
-    """Return the axis among `lists` whose map runs within the blocks of `node`'s: stacking then joins parts of one list."""
-    inside = sub_blocks(node)
-    return next((a for a in lists if a in inside), None)
+    def window(
+        self, node: Load | Store, memory: _Memory[V], dims: tuple[Axis, ...], scope: _Scope
+    ) -> tuple[slice | int, ...]:
+        """Return the part of `memory` that an item with axes `dims` is; an element out of bounds is an error."""
+        found: list[slice | int] = []
+        for subscript, axis in zip(node.at, memory.axes, strict=True):
+            first, count = subscript.offset, 1
+            for factor, digit in subscript.terms:
+                step = scope[digit.axis]
+                count = step.valid if digit.axis in dims else count
+                number = step.base // digit.div
+                first += factor * (number if digit.mod is None else number % digit.mod)
+            if first < 0 or first + count > axis.space.size(self.sizes):
+                raise IndexError(f"elements {first} to {first + count - 1} of {axis.space} in {memory.name}")
+            own = not set(subscript.axes).isdisjoint(dims)
+            found.append(slice(first, first + count) if own else first)
+        return tuple(found)

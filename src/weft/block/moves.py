@@ -18,19 +18,7 @@ def transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
     return transpose
 
 
-def taken(index: int | slice, axis: int) -> Callable[[Array], Array]:
-    """Take one element, which drops the dimension, or a run of them; an index out of bounds is an error."""
-
-    def take(array: Array) -> Array:
-        first, last = (index.start, index.stop - 1) if isinstance(index, slice) else (index, index)
-        if first < 0 or last >= array.shape[axis]:
-            raise IndexError(f"elements {first} to {last} of {array.shape[axis]}")
-        return array[(slice(None),) * axis + (index,)]
-
-    return take
-
-
-def written(window: tuple[slice, ...]) -> Callable[[Array, Array], Array]:
+def written(window: tuple[slice | int, ...]) -> Callable[[Array, Array], Array]:
     """Copy the first array with the second in `window`."""
 
     def write(into: Array, block: Array) -> Array:

@@ -238,6 +238,97 @@ class Join:
     axes: tuple[tuple[Axis, Axis], ...] = field(metadata=AXES)
 
 
+# Memory: what `weft.block.transfers` makes of lists.
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """`(number of the element along axis // div) % mod`: of each of a block; of the first where items lack the axis."""
+
+    axis: Axis = field(metadata=AXES)
+    div: int = 1
+    mod: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """Where an item lies along one dimension of memory: the sum of coefficients times digits, and `offset`."""
+
+    terms: tuple[tuple[int, Digit], ...] = field(metadata=AXES)
+    offset: int = 0
+
+    @staticmethod
+    def of(axis: Axis, div: int = 1) -> Subscript:
+        """Make the subscript of the elements of the current block of `axis`, `div` after one another at the same place."""
+        return Subscript(((1, Digit(axis, div)),))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes whose current blocks decide it."""
+        return tuple(digit.axis for _, digit in self.terms)
+
+    @property
+    def plain(self) -> Axis | None:
+        """The axis whose element numbers it is, if it is nothing but those."""
+        match self:
+            case Subscript(((1, Digit(axis, 1, None)),), 0):
+                return axis
+            case _:
+                return None
+
+    def __str__(self) -> str:
+        """Write it as a listing does."""
+        texts = [f"{'' if factor == 1 else f'{factor} * '}{_digit(digit)}" for factor, digit in self.terms]
+        return " + ".join((*texts, *((str(self.offset),) if self.offset or not texts else ())))
+
+
+def _digit(digit: Digit) -> str:
+    text = f"{digit.axis}" if digit.div == 1 else f"{digit.axis} // {digit.div}"
+    return text if digit.mod is None else f"({text}) % {digit.mod}"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory for the list that the maps after it, in its graph, store: one element for each of `axes`, whole.
+
+    At the top of a program it is global memory; elsewhere each iteration around has its own.
+
+    Attributes:
+        axes: of the list: those of the maps that store it.
+        dims: those of them that items have. An item that lacks an axis lies at the first element of its block.
+    """
+
+    name: str = field(metadata=_MAKES)
+    axes: tuple[Axis, ...] = field(metadata=AXES)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The item of `memory` that lies at `at`, a subscript for each of its axes; an axis of `dims` is in one of them."""
+
+    name: str = field(metadata=_MAKES)
+    memory: str = field(metadata=_READS)
+    at: tuple[Subscript, ...] = field(metadata=AXES)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Put the valid elements of the item `value` into `memory` at `at`, a subscript for each of its axes."""
+
+    memory: str = field(metadata=_READS)
+    value: str = field(metadata=_READS)
+    at: tuple[Subscript, ...] = field(metadata=AXES)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: after its memory."""
+        return self.memory
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
     """One input of a map: `outer` in the graph around it is `inner` in its body, seen through `access`."""
@@ -398,7 +489,9 @@ class Map:
         return one_block and self.range == EVERY_BLOCK
 
 
-BlockNode: TypeAlias = Pointwise | Dot | Collapse | Rank | Index | Literal | Extent | Fill | Stage | Join | Map
+BlockNode: TypeAlias = (
+    Pointwise | Dot | Collapse | Rank | Index | Literal | Extent | Fill | Stage | Join | Buffer | Load | Store | Map
+)
 
 
 @dataclass(frozen=True, slots=True)

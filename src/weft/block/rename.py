@@ -8,7 +8,20 @@ from functools import cache
 from operator import is_
 from typing import Any, TypeVar, cast
 
-from weft.block.program import BlockNode, BlockProgram, Feed, Final, Graph, Map, Once, Stacked, State, fields_of
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Digit,
+    Feed,
+    Final,
+    Graph,
+    Map,
+    Once,
+    Stacked,
+    State,
+    Subscript,
+    fields_of,
+)
 from weft.block.walk import results
 from weft.tensor.axes import Axis
 
@@ -119,7 +132,12 @@ def _changed(thing: T, of: Callable[[type], tuple[str, ...]], new: Mapping[Any, 
     return replace(cast("Any", thing), **changes) if changes else thing
 
 
+_PARTS = (Subscript, Digit)
+
+
 def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:
+    if value.__class__ in _PARTS:
+        return _changed(value, _axes_of, new)
     if value.__class__ is not tuple:
         return new.get(value, value)
     parts = tuple([_replaced(each, new) if each.__class__ is tuple else new.get(each, each) for each in value])

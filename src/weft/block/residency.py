@@ -10,28 +10,25 @@ The interpreter and the cost model both account with these: one with every itera
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    Final,
-    Graph,
-    Map,
-    Once,
-    Stacked,
-)
+from weft.block.program import BlockNode, Buffer, Final, Graph, Map, Store
 from weft.block.walk import operands, overwritten, results, shared
 
 
 @dataclass
 class LiveBytes:
-    """Bytes held now, and the most that ever were; of one program, which outlives it."""
+    """Bytes held now, and the most that ever were; of one program, which outlives it.
+
+    Attributes:
+        times: how often what is counted now is run.
+    """
 
     held: int = 0
     peak: int = 0
+    times: int = 1
     _last: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
 
     def take(self, size: int) -> None:
@@ -58,7 +55,9 @@ class LiveBytes:
     def repeated(self, count: int) -> Generator[None]:
         """Count what is done within `count` times: both what it leaves behind, and the most that is alive."""
         before, most, self.peak = self.held, self.peak, self.held
+        self.times *= count
         yield
+        self.times //= count
         again = (self.held - before) * (count - 1)
         self.held += again
         self.peak = max(most, self.peak + again)
@@ -66,48 +65,23 @@ class LiveBytes:
 
 @dataclass
 class SharedBytes:
-    """Bytes that `names` values share."""
+    """Bytes that `names` values share; of memory that grows: `born` in code that is run so many times."""
 
     size: int
     names: int = 1
-
-
-def global_lists(program: BlockProgram) -> frozenset[str]:
-    """Return the lists of an applied program, by name in whichever graph they are made, that lie in global memory."""
-    return frozenset(_global(program.graph, {n for node in program.graph.nodes for n in results(node)}))
-
-
-def _global(graph: Graph, leaving: set[str]) -> Iterator[str]:
-    yield from leaving
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            yield from _global(node.body, {o.inner for o in node.outputs if o.outer in leaving and _hands_out(o)})
-        elif node.name in leaving:
-            yield from operands(node)
-
-
-def _hands_out(output: Stacked | Final | Once) -> bool:
-    return not isinstance(output, Final)
+    born: int = 1
 
 
 class Frame:
-    """The values that live in one graph while its operators run, in order.
+    """The values that live in one graph while its operators run, in order; `held`: the bytes of each that is there."""
 
-    Attributes:
-        held: where each is that is there.
-        loads: of each item that will be loaded where it is first read.
-    """
-
-    def __init__(
-        self, memory: LiveBytes, graph: Graph, held: Mapping[str, SharedBytes], loads: Mapping[str, int]
-    ) -> None:
-        self.memory, self.held, self.loads = memory, dict(held), dict(loads)
+    def __init__(self, memory: LiveBytes, graph: Graph, held: Mapping[str, SharedBytes]) -> None:
+        self.memory, self.held = memory, dict(held)
         self.last = memory.last_reads(graph)
         self._drop([name for name in self.held if name not in self.last])
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Note that operator number `at` gave results of these sizes."""
-        self._load(node)
         same = shared(node)
         for name, size in sizes.items():
             if same in self.held:
@@ -119,14 +93,24 @@ class Frame:
                 self._take(name, size)
         self._after(at, node)
 
-    def joined(self, at: int, node: BlockNode) -> None:
-        """Hold a list of two parts as both together."""
-        self.held[node.name] = SharedBytes(sum(map(self.demand, operands(node))))
+    def buffer(self, node: Buffer) -> SharedBytes:
+        """Hold memory of this graph's own, which grows as items are stored."""
+        self.held[node.name] = found = SharedBytes(0, born=self.memory.times)
+        return found
+
+    def stored(self, at: int, node: Store, local: SharedBytes | None, sizes: Mapping[str, int]) -> None:
+        """Note that operator number `at` has put its value, of this size, into memory: `local`, or None if it is global."""
+        if local is not None:
+            for size in sizes.values():
+                if self._ends(node.value, at) and self.held[node.value].names == 1:
+                    self.held.pop(node.value)  # its bytes are those of the memory now
+                else:
+                    self.memory.take(size)
+                local.size += size * (self.memory.times // local.born)
         self._after(at, node)
 
     def enter(self, at: int, node: Map) -> None:
         """Note the start of the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
-        self._load(node)
         resumed = () if node.state is None else node.state.resume or ()
         outer = {f.inner: f.outer for f in node.inputs}
         self._drop([n for n in dict.fromkeys(outer[r] for r in resumed) if self._ends(n, at)])
@@ -141,19 +125,12 @@ class Frame:
         self._drop(list(self.held))
 
     def demand(self, name: str) -> int:
-        """Take the value `name` out, loaded if it is not yet, in a place of its own: its bytes, still held; 0 if it is not here."""
-        if name in self.loads:
-            self._take(name, self.loads.pop(name))
+        """Take the value `name` out, in a place of its own: its bytes, still held; 0 if it is not here."""
         place = self.held.pop(name, SharedBytes(0))
         if place.names > 1:
             place.names -= 1
             self.memory.take(place.size)
         return place.size
-
-    def _load(self, node: BlockNode) -> None:
-        for name in operands(node):
-            if name in self.loads:
-                self._take(name, self.loads.pop(name))
 
     def _take(self, name: str, size: int) -> None:
         self.memory.take(size)
@@ -175,69 +152,56 @@ class Frame:
 
 @dataclass
 class LoopFrame:
-    """What a loop holds: its state, and the lists that grow from iteration to iteration.
-
-    Attributes:
-        own: lists that lie in global memory.
-        state: bytes of each component.
-    """
+    """What a loop holds: its state, and what its one iteration hands out; `state`: bytes of each component."""
 
     memory: LiveBytes
     node: Map
-    own: frozenset[str]
     state: dict[str, int]
-    lists: dict[str, int] = field(default_factory=dict[str, int])
+    handed: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         self.memory.take(sum(self.state.values()))
 
-    def body(self, loads: Mapping[str, int]) -> Frame:
-        """Open an iteration that may load these items."""
-        return Frame(self.memory, self.node.body, {}, loads)
+    def body(self) -> Frame:
+        """Open an iteration."""
+        return Frame(self.memory, self.node.body, {})
 
     def update(self, body: Frame) -> Frame:
         """Open the update of the state, which takes over what only it reads."""
         state = self.node.state
         assert state is not None
-        handed = {o.inner for o in self.node.outputs if _hands_out(o)}
-        held, loads = self._places(), dict[str, int]()
+        leaving, held = {o.inner for o in self.node.outputs if not isinstance(o, Final)}, self._held()
         for name, feed in zip(state.update.inputs[len(self.state) :], state.feeds, strict=True):
-            if feed in body.held and feed not in handed:
+            if feed in body.held and feed not in leaving:
                 held[name] = body.held.pop(feed)
-            elif feed in body.loads and feed not in handed:
-                loads[name] = body.loads.pop(feed)
-        return Frame(self.memory, state.update, held, loads)
+        return Frame(self.memory, state.update, held)
 
-    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
-        """Close an iteration: the state is the new one, and what was stacked is in its list; `count` iterations alike are one."""
+    def end(self, body: Frame, update: Frame | None) -> None:
+        """Close an iteration: the state is the new one."""
         if update is not None and self.node.state is not None:
             new = self.node.state.update.outputs
             self.state = {c: update.demand(out) for c, out in zip(self.state, new, strict=True)}
             update.clear()
         for output in self.node.outputs:
-            if _hands_out(output):
-                size = body.demand(output.inner)
-                if isinstance(output, Stacked) and output.outer in self.own:
-                    self.memory.give(size)
-                else:
-                    self.lists[output.outer] = self.lists.get(output.outer, 0) + size * count
+            if not isinstance(output, Final):
+                self.handed[output.outer] = body.demand(output.inner)
         body.clear()
 
     def finish(self) -> Frame:
         """Open what makes the results of the state."""
         state = self.node.state
         assert state is not None
-        return Frame(self.memory, state.finish, self._places(), {})
+        return Frame(self.memory, state.finish, self._held())
 
     def results(self, finish: Frame | None) -> dict[str, int]:
         """Return the bytes of each result, held from now on by who runs the loop."""
-        sizes = dict(self.lists)
+        sizes = dict(self.handed)
         if finish is not None:
             sizes |= {o.outer: finish.demand(o.inner) for o in self.node.outputs if isinstance(o, Final)}
             finish.clear()
         return sizes
 
-    def _places(self) -> dict[str, SharedBytes]:
+    def _held(self) -> dict[str, SharedBytes]:
         return {name: SharedBytes(size) for name, size in self.state.items()}
 
 
@@ -245,12 +209,17 @@ class NoFrame(Frame):
     """Accounts for nothing."""
 
     def __init__(self) -> None:
-        super().__init__(LiveBytes(), Graph((), (), ()), {}, {})
+        super().__init__(LiveBytes(), Graph((), (), ()), {})
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Do nothing."""
 
-    def joined(self, at: int, node: BlockNode) -> None:
+    def buffer(self, node: Buffer) -> SharedBytes:
+        """Do nothing."""
+        del node
+        return SharedBytes(0)
+
+    def stored(self, at: int, node: Store, local: SharedBytes | None, sizes: Mapping[str, int]) -> None:
         """Do nothing."""
 
     def enter(self, at: int, node: Map) -> None:
@@ -266,9 +235,8 @@ NO_FRAME = NoFrame()
 class NoLoopFrame(LoopFrame):
     """Accounts for nothing."""
 
-    def body(self, loads: Mapping[str, int]) -> Frame:
+    def body(self) -> Frame:
         """Do nothing."""
-        del loads
         return NO_FRAME
 
     def update(self, body: Frame) -> Frame:
@@ -276,7 +244,7 @@ class NoLoopFrame(LoopFrame):
         del body
         return NO_FRAME
 
-    def end(self, body: Frame, update: Frame | None, count: int = 1) -> None:
+    def end(self, body: Frame, update: Frame | None) -> None:
         """Do nothing."""
 
     def finish(self) -> Frame:

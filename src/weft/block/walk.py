@@ -16,6 +16,7 @@ from weft.block.program import (
     Extent,
     Graph,
     Map,
+    Store,
     exports,
     fields_of,
     sealed,
@@ -67,6 +68,19 @@ def _names(node: BlockNode, of: Mapping[type, tuple[str, ...]]) -> tuple[str, ..
         elif value is not None:
             found.append(value)
     return tuple(found)
+
+
+def stored(node: BlockNode) -> tuple[str, ...]:
+    """Return the memory of its graph that `node` puts something into."""
+    match node:
+        case Store():
+            return (node.memory,)
+        case Map():
+            outer = {f.inner: f.outer for f in node.inputs}
+            found = (outer[name] for inner in node.body.nodes for name in stored(inner) if name in outer)
+            return tuple(dict.fromkeys(found))
+        case _:
+            return ()
 
 
 def graphs(node: Map) -> tuple[Graph, ...]:

@@ -12,8 +12,8 @@ from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
-from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole, on_chip_bytes
-from weft.cost.traffic import Traffic, by_kernel, traffic
+from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole
+from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
     "LONGEST",

@@ -10,23 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.check import Scope, Types, body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
-    Broadcast,
+    Buffer,
     Collapse,
     Dot,
     Fill,
     Graph,
+    Load,
     Map,
     Place,
     Pointwise,
     Rank,
-    Stacked,
+    Store,
 )
-from weft.block.residency import Frame, LiveBytes, LoopFrame, global_lists
+from weft.block.residency import Frame, LiveBytes, LoopFrame, SharedBytes
 from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
@@ -43,7 +44,7 @@ LEAST_OF_MATMULS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Loaded:
     """A block that is loaded.
 
     Attributes:
@@ -83,7 +84,7 @@ class Matmul:
     depth: int
     dtype: DType
     made: tuple[int, int]
-    loaded: tuple[Load | None, Load | None]
+    loaded: tuple[Loaded | None, Loaded | None]
     turned: tuple[bool, bool]
 
 
@@ -106,7 +107,7 @@ class LoopWork:
     runs: float
     entries: float
     together: int = 1
-    loads: list[Load] = field(default_factory=list[Load])
+    loads: list[Loaded] = field(default_factory=list[Loaded])
     matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     reductions: list[int] = field(default_factory=list[int])
@@ -154,17 +155,15 @@ def work_of(
     types = infer(applied.graph, dict(applied.inputs), around)
     matmuls = frozenset(_in_matmuls(part.nodes))
     body = LoopWork(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, matmuls, body, global_lists(applied))
-    given = {n: types[n] for n in part.reads}
-    last = {n: kind.lists[d] for n, kind in given.items() if (d := (innermost or {}).get(n)) is not None and kind.lists}
-    values = {
-        n: _Value(n, kind.lists, kind.dims, kind.dtype, raw=True, last=last.get(n, kind.lists[-1]))
-        if kind.lists
-        else _Value(n, kind.lists, kind.dims, kind.dtype)
-        for n, kind in given.items()
-    }
-    graph = Graph(tuple(given), part.nodes, ())
-    walk.graph(graph, given, values, around, {}, body, Frame(walk.memory, graph, {}, {}), types)
+    walk = _Walk(counted, sizes, matmuls, body)
+    values: _Values = {}
+    for name in part.reads:
+        kind, innermost_dim = types[name], (innermost or {}).get(name)
+        last = kind.lists[-1 if innermost_dim is None else innermost_dim] if kind.lists else None
+        values[name] = _Value(name, kind.dims, kind.dtype, raw=kind.buffered, last=last)
+    values |= {n: _Value(n, types[n].dims, types[n].dtype) for n in part.writes if types[n].buffered}
+    graph = Graph(part.reads, part.nodes, ())
+    walk.graph(graph, types, values, around, {}, body, Frame(walk.memory, graph, {}))
     return ThreadBlockWork(counted.iterations, body, walk.memory.peak, walk.largest)
 
 
@@ -183,21 +182,19 @@ def _in_matmuls(nodes: Sequence[BlockNode]) -> set[Axis]:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value: a list (part of `name`), or an item.
+    """A value: a memory, or an item.
 
     Attributes:
-        raw: it is as it lies in memory, at a place that the loops over `along` decide.
+        raw: it is global memory, or an item as it lies there.
         load: what loaded such an item.
-        last: the axis along which such a list lies in memory.
+        last: the axis along which elements of such a memory lie side by side.
     """
 
     name: str
-    lists: tuple[Axis, ...]
     dims: tuple[Axis, ...]
     dtype: DType
     raw: bool = False
-    along: frozenset[Axis] = frozenset()
-    load: Load | None = None
+    load: Loaded | None = None
     last: Axis | None = None
 
 
@@ -211,28 +208,24 @@ class _Walk:
     sizes: Mapping[str, int]
     matmuls: frozenset[Axis]
     top: LoopWork
-    shared: frozenset[str]
     memory: LiveBytes = field(default_factory=LiveBytes)
+    local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
     largest: int = 1
     most: dict[Axis, int] = field(default_factory=dict[Axis, int])
     around: list[tuple[Axis, LoopWork]] = field(default_factory=list[tuple[Axis, "LoopWork"]])
+    inside: list[Map] = field(default_factory=list[Map])
 
     def graph(
         self,
         graph: Graph,
-        inputs: Mapping[str, BlockType],
+        types: Types,
         values: _Values,
         scope: Scope,
         lanes: _Lanes,
         region: LoopWork,
         frame: Frame,
-        known: Mapping[str, BlockType] | None = None,
     ) -> _Values:
-        """Compute the values of `graph`, its work added to `region` and its blocks held in `frame`.
-
-        `known` are the types of its values, where it is part of a graph: the rest of a loop may follow a first block elsewhere.
-        """
-        types = infer(graph, inputs, scope) if known is None else known
+        """Compute the values of `graph`, of these types, its work added to `region` and its blocks held in `frame`."""
         values = dict(values)
         for number, node in enumerate(graph.nodes):
             match node:
@@ -240,22 +233,31 @@ class _Walk:
                     frame.enter(number, node)
                     sizes = self.loop(node, types, values, scope, lanes, region)
                     frame.leave(number, node, sizes)
-                case _ if all(types[name].lists for name in results(node)):
-                    frame.joined(number, node)
+                    values |= {name: _Value(name, types[name].dims, types[name].dtype) for name in results(node)}
+                case Buffer():
+                    values[node.name] = _Value(node.name, node.dims, node.dtype)
+                    self.local[node.name] = frame.buffer(node)
+                case Load():
+                    values[node.name] = item = self.load(node, types, values[node.memory], lanes, region)
+                    frame.made(number, node, {node.name: _held(item)})
+                case Store():
+                    item = values[node.value]
+                    if item.dims:
+                        region.stores.append((self.lanes_of(item.dims, lanes), item.dtype))
+                    sizes = {node.value: _held(item) if item.raw else self.registers(types[node.value], lanes)}
+                    frame.stored(number, node, self.local.get(node.memory), sizes)
                 case _:
                     self.operator(node, values, lanes, region)
-                    frame.made(number, node, {n: self.registers(values, n, types[n], lanes) for n in results(node)})
-            for name in results(node):
-                kind = types[name]
-                values.setdefault(name, _Value(name, kind.lists, kind.dims, kind.dtype))
+                    raw = {name: values[name].raw for name in results(node) if name in values}
+                    frame.made(
+                        number, node, {n: 0 if raw.get(n) else self.registers(types[n], lanes) for n in results(node)}
+                    )
+                    for name in results(node):
+                        values.setdefault(name, _Value(name, types[name].dims, types[name].dtype))
         return values
 
-    def registers(self, values: _Values, name: str, kind: BlockType, lanes: _Lanes) -> int:
-        """Count the bytes of registers that an item takes, all threads together: what matmuls alone read stays in
-        shared memory.
-        """
-        if kind.lists or (name in values and values[name].raw):
-            return 0
+    def registers(self, kind: BlockType, lanes: _Lanes) -> int:
+        """Count the bytes of registers that a computed item takes, all threads together."""
         return _elements(kind.dims, lanes) * max(4, kind.dtype.bytes) if kind.dims else 0
 
     def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
@@ -265,7 +267,7 @@ class _Walk:
                 self.lanes_of(dims, lanes)
                 for axes, cycles in cycles_of(expr, [values[a].dims for a in node.args]):
                     region.vectors.append((_elements(axes, lanes), cycles))
-                values[name] = _Value(name, (), dims, dtype)
+                values[name] = _Value(name, dims, dtype)
             case Dot():
                 self.dot(node, values, lanes, region)
             case Collapse(name, monoid, arg, over):
@@ -273,7 +275,7 @@ class _Walk:
                 rest = tuple(a for a in item.dims if a != over)
                 region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else SELECT))
                 region.reductions.append(_elements(rest, lanes))
-                values[name] = _Value(name, (), rest, item.dtype.accumulator)
+                values[name] = _Value(name, rest, item.dtype.accumulator)
             case Fill(name, arg, value):
                 item = values[arg]
                 if item.raw and value == 0.0:
@@ -281,13 +283,13 @@ class _Walk:
                 else:
                     if item.dims:
                         region.vectors.append((self.lanes_of(item.dims, lanes), SELECT))
-                    values[name] = _Value(name, (), item.dims, item.dtype)
+                    values[name] = _Value(name, item.dims, item.dtype)
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)
                 region.vectors.append((count, 4 * SELECT * node.count))
                 region.reductions += [_elements(node.dims, lanes)] * node.count
-                values |= {n: _Value(n, (), node.dims, node.dtype) for n in results(node)}
+                values |= {n: _Value(n, node.dims, node.dtype) for n in results(node)}
             case _:
                 same = copied(node)
                 values |= {} if same is None else dict.fromkeys(results(node), values[same])
@@ -295,7 +297,7 @@ class _Walk:
     def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add a matmul of blocks, or of a block and a vector, which is a sum."""
         left, right = values[node.left], values[node.right]
-        values[node.name] = _Value(node.name, (), node.dims, node.dtype.accumulator)
+        values[node.name] = _Value(node.name, node.dims, node.dtype.accumulator)
         if len(node.dims) < 2:
             count = self.lanes_of((*node.dims, node.over), lanes)
             region.vectors.append((count, 2.0))
@@ -343,65 +345,49 @@ class _Walk:
             own = LoopWork(loop=True, runs=self.runs(node, region), entries=region.runs, together=in_flight(node))
             region.inner.append(own)
             self.around.append((node.axis, own))
-        given, inside = body_types(node, dict(types)), scope.inside(node)
+        inside = scope.inside(node)
+        known = infer(node.body, body_types(node, types), inside)
         held = {c.name: _elements(c.dims, inner_lanes) * max(4, c.dtype.bytes) if c.dims else 0 for c in components}
-        frame = LoopFrame(self.memory, node, self.shared, held)
-        fed, loaded = self.fed(node, given, values, inner_lanes, own)
-        during = frame.body(loaded)
-        body = self.graph(node.body, given, fed, inside, inner_lanes, own, during)
-        after = None
+        frame = LoopFrame(self.memory, node, held)
+        during = frame.body()
+        self.inside.append(node)
+        fed = {f.inner: values[f.outer] for f in node.inputs}
+        body = self.graph(node.body, known, fed, inside, inner_lanes, own, during)
+        after, start = None, {c.name: _Value(c.name, c.dims, c.dtype.accumulator) for c in components}
         if state is not None:
             after = frame.update(during)
-            names = state.update.inputs
-            start = {c.name: _Value(c.name, (), c.dims, c.dtype.accumulator) for c in components}
-            feeds = {n: body[f] for n, f in zip(names[len(components) :], state.feeds, strict=True)}
-            known = infer(node.body, given, inside)
-            self.graph(state.update, update_types(state, known), {**start, **feeds}, inside, inner_lanes, own, after)
-        for output in node.outputs:
-            if isinstance(output, Stacked) and not body[output.inner].lists and body[output.inner].dims:
-                kind = body[output.inner]
-                own.stores.append((self.lanes_of(kind.dims, inner_lanes), kind.dtype))
+            names = state.update.inputs[len(components) :]
+            feeds = {n: body[f] for n, f in zip(names, state.feeds, strict=True)}
+            types = infer(state.update, update_types(state, known), inside)
+            self.graph(state.update, types, {**start, **feeds}, inside, inner_lanes, own, after)
         frame.end(during, after)
+        self.inside.pop()
         if not inlined:
             self.around.pop()
         last = None
         if state is not None:
             last = frame.finish()
-            kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
-            carried = {c.name: _Value(c.name, (), c.dims, c.dtype.accumulator) for c in components}
-            self.graph(state.finish, kinds, carried, scope, lanes, region, last)
+            types = infer(state.finish, {c.name: BlockType((), c.dims, c.dtype) for c in components}, scope)
+            self.graph(state.finish, types, dict(start), scope, lanes, region, last)
         return frame.results(last)
 
-    def fed(
-        self, node: Map, given: Mapping[str, BlockType], values: _Values, lanes: _Lanes, region: LoopWork
-    ) -> tuple[_Values, dict[str, int]]:
-        """Return what the body of `node` sees of its inputs, and how many bytes of registers each takes that it loads.
-
-        Blocks that do not move with a loop around are loaded once, before it.
-        """
-        seen: _Values = {}
-        loaded: dict[str, int] = {}
-        for feed in node.inputs:
-            kind, value = given[feed.inner], values[feed.outer]
-            along = value.along if isinstance(feed.access, Broadcast) else value.along | {node.axis}
-            moved = not isinstance(feed.access, Broadcast) and feed.access.over == value.last
-            last = node.axis if moved else value.last
-            seen[feed.inner] = _Value(value.name, kind.lists, kind.dims, kind.dtype, value.raw, along, value.load, last)
-            if isinstance(feed.access, Broadcast) or kind.lists or not value.raw or not kind.dims:
-                continue
-            matmuls, others, within = _uses(node, feed.inner)
-            count = self.lanes_of(kind.dims, lanes)
-            home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
-            within = within or home is not region
-            beside = lanes[last] if last in kind.dims else 1
-            spread = max(1.0, _SECTOR_BYTES / (beside * kind.dtype.bytes))
-            load = Load(value.name, count, kind.dtype, matmuls, others, within, spread)
-            seen[feed.inner] = replace(seen[feed.inner], load=load)
-            home.loads.append(load)
-            if others:
-                home.vectors.append((count, CONVERT if kind.dtype.bytes < 4 else 0.0))
-            loaded[feed.inner] = count * kind.dtype.bytes if others else 0
-        return seen, loaded
+    def load(self, node: Load, types: Types, memory: _Value, lanes: _Lanes, region: LoopWork) -> _Value:
+        """Add a load of a block; one that does not move with a loop around is loaded once, before it."""
+        if not memory.raw or not node.dims:
+            return replace(memory, dims=node.dims)
+        matmuls, others, within = _uses(self.inside[-1], node.name)
+        count = self.lanes_of(node.dims, lanes)
+        along = {axis for subscript in node.at for axis in subscript.axes}
+        home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
+        within = within or home is not region
+        last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)
+        beside = prod(lanes[a] for a in last.axes if a in node.dims)
+        spread = max(1.0, _SECTOR_BYTES / (beside * node.dtype.bytes))
+        load = Loaded(memory.name, count, node.dtype, matmuls, others, within, spread)
+        home.loads.append(load)
+        if others:
+            home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))
+        return replace(memory, dims=node.dims, load=load)
 
     def span(self, node: Map) -> int:
         """Return the most elements that one iteration of `node` has."""
@@ -438,10 +424,14 @@ class _Walk:
         return count
 
 
+def _held(item: _Value) -> int:
+    """Count the bytes of registers of an item that was loaded: what products alone read stays in shared memory."""
+    return item.load.bytes if item.load is not None and item.load.others else 0
+
+
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:
     """Tell whether what `node`'s body loads as `name` is read by matmuls of blocks, by other code, and inside inner loops."""
     matmuls, others, within = _read(node.body, name)
-    others = others or any(isinstance(o, Stacked) and o.inner in _aliases(node.body, name) for o in node.outputs)
     if node.state is not None:
         names = node.state.update.inputs[len(node.state.components) :]
         for inner, fed in zip(names, node.state.feeds, strict=True):

@@ -8,36 +8,17 @@ What is alive at once is `weft.block.residency`'s to say, here with sizes alone:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from weft.block.check import Scope, Types, body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Map
-from weft.block.residency import Frame, LiveBytes, LoopFrame, global_lists
-from weft.block.walk import maps, results
-from weft.cost.traffic import CurrentBlocks, classes, elements, numbered_axes
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
+from weft.cost.traffic import on_chip_bytes
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
-from weft.tensor.axes import Axis
 
 LONGEST = 1 << 30
 """Elements of the longest segment that is looked at."""
 
 _WHOLE = LoopSchedule((Level(LevelPlace.whole),))
-
-
-def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
-    """Counts the most bytes of items, and of lists of its own, that an iteration of the grid has at once; of kernels
-    the greatest.
-
-    Equal to `on_chip` of the interpreter's traffic.
-
-    Args:
-        program: with places (a schedule was applied); checked.
-        sizes: elements of each space, by name; all at least 1.
-    """
-    walk = _Walk(sizes, numbered_axes(program.graph), global_lists(program))
-    frame = Frame(walk.memory, program.graph, {}, {})
-    walk.graph(program.graph, dict(program.inputs), Scope({}, applied=True), {}, frame)
-    return walk.memory.peak
 
 
 def held_whole(schedule: Schedule, loop: str) -> Schedule:
@@ -82,55 +63,3 @@ def longest_whole(
         size = min(2 * least + 1, (least + most) // 2)  # doubles until it is too long
         least, most = (size, most) if fits(size) else (least, size)
     return least
-
-
-@dataclass
-class _Walk:
-    sizes: Mapping[str, int]
-    numbered: frozenset[Axis]
-    own: frozenset[str]
-    memory: LiveBytes = field(default_factory=LiveBytes)
-
-    def graph(self, graph: Graph, inputs: Types, scope: Scope, steps: CurrentBlocks, frame: Frame) -> Types:
-        """Infers the types of the values of `graph`, whose bytes `frame` accounts for."""
-        types = infer(graph, inputs, scope)
-        for number, node in enumerate(graph.nodes):
-            if isinstance(node, Map):
-                frame.enter(number, node)
-                frame.leave(number, node, self.loop(node, types, scope, steps))
-            elif all(types[name].lists for name in results(node)):
-                frame.joined(number, node)
-            else:
-                frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
-        return types
-
-    def loop(self, node: Map, types: Types, scope: Scope, steps: CurrentBlocks) -> dict[str, int]:
-        """Counts the bytes of each result of `node` that are alive after it."""
-        state = node.state
-        components = () if state is None else state.components
-        kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
-        frame = LoopFrame(self.memory, node, self.own, {name: _bytes(kind, steps) for name, kind in kinds.items()})
-        given, inside = body_types(node, types), scope.inside(node)
-        for count, step in classes(node, steps, self.sizes, self.numbered):
-            if not count:
-                continue
-            with self.memory.repeated(count):
-                inner = {**steps, node.axis: step}
-                loaded = (f for f in node.inputs if not isinstance(f.access, Broadcast) and not given[f.inner].lists)
-                during = frame.body({f.inner: _bytes(given[f.inner], inner) for f in loaded})
-                body = self.graph(node.body, given, inside, inner, during)
-                after = None
-                if state is not None:
-                    after = frame.update(during)
-                    self.graph(state.update, update_types(state, body), inside, inner, after)
-                frame.end(during, after, count)
-        last = None
-        if state is not None:
-            last = frame.finish()
-            self.graph(state.finish, kinds, scope, steps, last)
-        return frame.results(last)
-
-
-def _bytes(kind: BlockType, steps: CurrentBlocks) -> int:
-    """Counts the bytes of the valid elements of an item."""
-    return elements(kind.dims, steps) * kind.dtype.bytes

@@ -9,31 +9,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias, TypeVar, assert_never
+from typing import TypeAlias, TypeVar
 
+from weft.block.check import Scope, Types, body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    Broadcast,
+    BlockType,
+    Buffer,
     Collapse,
     Dot,
     Final,
     Graph,
-    Grouped,
-    Iterate,
-    Join,
+    Load,
     Map,
-    Once,
     Place,
     Pointwise,
     Rank,
-    Stacked,
+    Store,
 )
+from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.size import value
-from weft.block.walk import copied, maps, operands, sub_blocks
+from weft.block.transfers import with_transfers
+from weft.block.walk import copied, maps, results
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -87,17 +87,14 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         program: with places (a schedule was applied); a loop without a tile covers its range.
         sizes: elements of each space, by name; all at least 1.
     """
-    parts, values = _walked(program, sizes)
+    parts, types = _walked(program, sizes)
     loaded, stored = _summed(p.loaded for p in parts), _summed(p.stored for p in parts)
-    _join(program.graph, stored)
     for name, kind in program.inputs:
         if not kind.lists:
             loaded[name] += kind.dtype.bytes
-    lists = Counter({name: size for p in parts for name, size in p.lists.items()})
-    _join(program.graph, lists)
     for name in program.graph.outputs:
-        if not values[name].lists:
-            stored[name] += values[name].dtype.bytes
+        if not types[name].lists:
+            stored[name] += types[name].dtype.bytes
     return Traffic(
         loaded=loaded,
         stored=stored,
@@ -106,18 +103,10 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
         copied=_summed(p.copied for p in parts),
-        lists=lists,
+        lists={name: size for p in parts for name, size in p.lists.items()},
         shared=frozenset(name for name, _ in program.inputs).union(program.graph.outputs, *(p.shared for p in parts)),
         iterations=sum(p.iterations for p in parts),
     )
-
-
-def _join(graph: Graph, counter: Counter[str]) -> None:
-    """Count the parts of a list, which kernels write, as the list."""
-    for node in graph.nodes:
-        for part in operands(node) if isinstance(node, Join) else ():
-            if part in counter:
-                counter[node.name] += counter.pop(part)
 
 
 def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic, ...]:
@@ -140,38 +129,39 @@ class CurrentBlock:
     valid: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A list called `name`, or where `lists` is empty an item; `initial` is one that a loop's state begins with, unchanged."""
-
-    name: str
-    lists: tuple[Axis, ...]
-    dims: tuple[Axis, ...]
-    dtype: DType
-    initial: bool = False
+Steps: TypeAlias = Mapping[Axis, CurrentBlock]
 
 
-_Values: TypeAlias = dict[str, _Value]
-CurrentBlocks: TypeAlias = Mapping[Axis, CurrentBlock]
-
-
-def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], _Values]:
-    """Return the traffic of each kernel, and the values at the top when all have run."""
-    values = {n: _Value(n, kind.lists, kind.dims, kind.dtype) for n, kind in program.inputs}
+def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], Types]:
+    """Return the traffic of each kernel, and the types of the values at the top."""
+    program = with_transfers(program)
+    around = Scope({}, applied=True)
+    types = infer(program.graph, dict(program.inputs), around)
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
-    numbered = numbered_axes(program.graph)
-    parts: list[Traffic] = []
+    numbered, parts = numbered_axes(program.graph), list[tuple[_Walk, frozenset[str]]]()
     for kernel in kernels(program):
         walk = _Walk(sizes, numbered)
-        values = walk.graph(Graph((), kernel.nodes, ()), values, {}, 1)
-        lists.update(walk.stored)
-        shared = frozenset((*kernel.reads, *kernel.writes))
-        parts.append(walk.result(lists, shared))
-        for join in kernel.joins:
-            if join.rest in kernel.writes:
-                values[join.name] = replace(values[join.rest], name=join.name)
-                lists[join.name] = lists.pop(join.first, 0) + lists.pop(join.rest, 0)
-    return tuple(parts), values
+        walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
+        for name, size in walk.stored.items():
+            lists[name] = lists.get(name, 0) + size
+        parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))
+    return tuple(walk.result(lists, shared) for walk, shared in parts), types
+
+
+def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
+    """Count the most bytes of items, and of lists of its own, that an iteration of the grid has at once; of kernels the greatest.
+
+    Equal to `on_chip` of what the interpreter observes.
+
+    Args:
+        program: with places (a schedule was applied); checked.
+        sizes: elements of each space, by name; all at least 1.
+    """
+    program = with_transfers(program)
+    walk, around = _Walk(sizes, numbered_axes(program.graph), on_chip=True), Scope({}, applied=True)
+    types = infer(program.graph, dict(program.inputs), around)
+    walk.graph(program.graph, types, around, {}, 1, Frame(walk.memory, program.graph, {}), frozenset())
+    return walk.memory.peak
 
 
 def numbered_axes(graph: Graph) -> frozenset[Axis]:
@@ -192,6 +182,7 @@ def numbered_axes(graph: Graph) -> frozenset[Axis]:
 class _Walk:
     sizes: Mapping[str, int]
     numbered: frozenset[Axis]
+    on_chip: bool = False
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
@@ -200,6 +191,8 @@ class _Walk:
     matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
     copied: Counter[str] = field(default_factory=Counter[str])
     iterations: int = 0
+    memory: LiveBytes = field(default_factory=LiveBytes)
+    local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
 
     def result(self, lists: Mapping[str, int], shared: frozenset[str]) -> Traffic:
         """Return what was counted, without zeros, for a kernel that shares the edges `shared`."""
@@ -217,122 +210,111 @@ class _Walk:
             iterations=max(1, self.iterations),
         )
 
-    def graph(self, graph: Graph, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
-        """Compute every value of `graph`, which runs `times` times in this scope."""
-        values = dict(values)
-        for node in graph.nodes:
-            if isinstance(node, Map):
-                values.update(self.loop(node, values, scope, times))
-            elif isinstance(node, Join):
-                self.named(node.name, values[node.first])
-                values[node.name] = self.named(node.name, values[node.rest])
-            else:
-                values |= self.operator(node, values, scope, times)
-                self.operations[node.name] += times
-        return values
+    def graph(
+        self,
+        graph: Graph,
+        types: Types,
+        scope: Scope,
+        steps: Steps,
+        times: int,
+        frame: Frame,
+        initial: frozenset[str],
+    ) -> frozenset[str]:
+        """Count what `graph` does, whose values have `types`, where it runs `times` times in this scope.
 
-    def operator(self, node: BlockNode, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
-        """Return the items that an operator gives, and count its work."""
+        Args:
+            frame: accounts for its values.
+            initial: those of its inputs that a loop's state begins with, unchanged.
+
+        Returns:
+            Those of its values that are so too.
+        """
+        for number, node in enumerate(graph.nodes):
+            match node:
+                case Map():
+                    frame.enter(number, node)
+                    held, started = self.loop(node, types, scope, steps, times, initial)
+                    frame.leave(number, node, held)
+                    initial |= started
+                case Buffer():
+                    if steps:
+                        self.local[node.name] = frame.buffer(node)
+                case Load():
+                    size = elements(node.dims, steps) * node.dtype.bytes
+                    self.loaded[node.memory] += times * size
+                    frame.made(number, node, {node.name: size})
+                case Store():
+                    kind = types[node.value]
+                    size = elements(kind.dims, steps) * kind.dtype.bytes
+                    self.stored[node.memory] += times * size
+                    frame.stored(number, node, self.local.get(node.memory), {node.value: size})
+                case _:
+                    self.operator(node, types, steps, times)
+                    self.operations[node.name] += times
+                    frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
+        return initial
+
+    def operator(self, node: BlockNode, types: Types, steps: Steps, times: int) -> None:
+        """Count the work of an operator."""
         match node:
-            case Pointwise(name, expr, _, dims, dtype):
-                self.flops[name] += times * elements(dims, scope) * operations(expr)
-                return {name: _item(dims, dtype)}
-            case Dot(name, left, right, over, dims, dtype):
-                work = 2 * times * elements((*dims, over), scope)
-                operand = max(values[left].dtype, values[right].dtype, key=lambda d: d.bytes)
+            case Pointwise(name, expr, _, dims):
+                self.flops[name] += times * elements(dims, steps) * operations(expr)
+            case Dot(name, left, right, over, dims):
+                work = 2 * times * elements((*dims, over), steps)
+                operand = max(types[left].dtype, types[right].dtype, key=lambda d: d.bytes)
                 self.flops[name] += work
                 self.matrix_flops[operand] += work
-                return {name: _item(dims, dtype)}
-            case Collapse(name, _, arg, over):
-                item = values[arg]
-                self.flops[name] += times * elements(item.dims, scope)
-                return {name: _item(tuple(a for a in item.dims if a != over), item.dtype.accumulator)}
-            case Rank(name, places, arg):
-                self.flops[name] += times * elements(values[arg].dims, scope)
-                return {name: _item(node.dims, node.dtype), places: _item(node.dims, DType.int64)}
+            case Collapse(name, _, arg) | Rank(name, _, arg):
+                self.flops[name] += times * elements(types[arg].dims, steps)
             case _:
                 same = copied(node)
-                item = (
-                    _item(getattr(node, "dims", ()), getattr(node, "dtype", DType.int64))
-                    if same is None
-                    else values[same]
-                )
-                self.copied[node.name] += 0 if same is None else times * elements(item.dims, scope) * item.dtype.bytes
-                return {node.name: item}
+                self.copied[node.name] += 0 if same is None else times * _bytes(types[same], steps)
 
-    def loop(self, node: Map, values: _Values, scope: CurrentBlocks, times: int) -> _Values:
-        """Return the outputs of a map, with all its iterations counted."""
-        state: _Values = {}
-        if node.state is not None:
-            resumed = {f.inner: values[f.outer].initial for f in node.inputs}
-            first = [resumed[name] for name in node.state.resume or ()]
-            state = {
-                c.name: replace(_item(c.dims, c.dtype), initial=initial)
-                for c, initial in zip(node.state.components, chain(first, repeat(True)), strict=False)
-            }
-        stacked: _Values = {}
-        alike = classes(node, scope, self.sizes, self.numbered)
-        if all(value.initial for value in state.values()):
-            self.starts[node.name] += times if state and any(count for count, _ in alike) else 0
+    def loop(
+        self, node: Map, types: Types, scope: Scope, steps: Steps, times: int, initial: frozenset[str]
+    ) -> tuple[dict[str, int], frozenset[str]]:
+        """Count all iterations of a map; returns the bytes of its results, and which of these no iteration has changed."""
+        state, inside = node.state, scope.inside(node)
+        components = () if state is None else state.components
+        kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
+        outer = {f.inner: f.outer for f in node.inputs}
+        resumed = () if state is None else state.resume or ()
+        first = [outer[name] in initial for name in resumed] or [True] * len(components)
+        untouched = frozenset(c.name for c, unchanged in zip(components, first, strict=True) if unchanged)
+        frame = (LoopFrame if self.on_chip else NoLoopFrame)(
+            self.memory, node, {name: _bytes(kind, steps) for name, kind in kinds.items()}
+        )
+        body = infer(node.body, body_types(node, types), inside)
+        alike = [(count, step) for count, step in classes(node, steps, self.sizes, self.numbered) if count]
+        if alike and components and len(untouched) == len(components):
+            self.starts[node.name] += times
         for count, step in alike:
-            inner, often = {**scope, node.axis: step}, times * count
+            here, often = {**steps, node.axis: step}, times * count
             if node.place is Place.grid and not _is_grid(node.body):
                 self.iterations += often
-            fed = {f.inner: self.access(node, f.access, values[f.outer], inner, often) for f in node.inputs}
-            body = self.graph(node.body, fed, inner, often)
-            if node.state is not None:
-                names = node.state.update.inputs[len(state) :]
-                given = {**state, **{n: body[f] for n, f in zip(names, node.state.feeds, strict=True)}}
-                after = self.graph(node.state.update, given, inner, often)
-                if count:
-                    state = {c: after[out] for c, out in zip(state, node.state.update.outputs, strict=True)}
-            for output in node.outputs:
-                if isinstance(output, Stacked):
-                    stacked[output.outer] = self.stack(node, output.outer, body[output.inner], inner, often)
-                elif isinstance(output, Once):
-                    stacked[output.outer] = self.named(output.outer, body[output.inner])
-        if node.state is not None:
-            finished = self.graph(node.state.finish, state, scope, times)
-            stacked.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
-        return stacked
-
-    def access(
-        self, node: Map, access: Iterate | Broadcast | Grouped, value: _Value, scope: CurrentBlocks, times: int
-    ) -> _Value:
-        """Return what an iteration sees of `value`; an item that is left of a list is loaded now."""
-        match access:
-            case Broadcast():
-                return value
-            case Iterate(over) | Grouped(over, _):
-                lists = tuple(a for a in value.lists if a != over)
-                dims = tuple(node.axis if a == over else a for a in value.dims)
-            case _:
-                assert_never(access)
-        if not lists:
-            self.loaded[value.name] += times * elements(dims, scope) * value.dtype.bytes
-        return _Value(value.name, lists, dims, value.dtype)
-
-    def stack(self, node: Map, name: str, value: _Value, scope: CurrentBlocks, times: int) -> _Value:
-        """Stack a body's value into the list `name`: an item is stored now, a list becomes part of it."""
-        if not value.lists:
-            self.stored[name] += times * elements(value.dims, scope) * value.dtype.bytes
-            return _Value(name, (node.axis,), value.dims, value.dtype)
-        value = self.named(name, value)
-        lists = value.lists if sub_blocks(node) & set(value.lists) else (node.axis, *value.lists)
-        return _Value(name, lists, value.dims, value.dtype)
-
-    def named(self, name: str, value: _Value) -> _Value:
-        """Return `value`, where it is a list, as (part of) the list `name`; an item has no name."""
-        if not value.lists:
-            return value
-        for counter in (self.loaded, self.stored):
-            if value.name in counter and value.name != name:
-                counter[name] += counter.pop(value.name)
-        return replace(value, name=name)
+            with self.memory.repeated(count):
+                during = frame.body()
+                fed = frozenset(f.inner for f in node.inputs if f.outer in initial)
+                self.graph(node.body, body, inside, here, often, during, fed)
+                after = None
+                if state is not None:
+                    after = frame.update(during)
+                    own = infer(state.update, update_types(state, body), inside)
+                    self.graph(state.update, own, inside, here, often, after, untouched)
+                    untouched = frozenset(
+                        c.name for c, out in zip(components, state.update.outputs, strict=True) if out in untouched
+                    )
+                frame.end(during, after)
+        last, unchanged = None, frozenset[str]()
+        if state is not None:
+            last = frame.finish()
+            left = self.graph(state.finish, infer(state.finish, kinds, scope), scope, steps, times, last, untouched)
+            unchanged = frozenset(o.outer for o in node.outputs if isinstance(o, Final) and o.inner in left)
+        return frame.results(last), unchanged
 
 
 def classes(
-    node: Map, scope: CurrentBlocks, sizes: Mapping[str, int], numbered: frozenset[Axis]
+    node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]
 ) -> list[tuple[int, CurrentBlock]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     space = node.axis.space
@@ -354,13 +336,14 @@ def classes(
     return found or [(0, CurrentBlock(first, 0))]
 
 
-def _item(dims: tuple[Axis, ...], dtype: DType) -> _Value:
-    return _Value("", (), dims, dtype)
-
-
-def elements(dims: tuple[Axis, ...], scope: CurrentBlocks) -> int:
+def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
     """Count the valid elements of an item."""
     return prod(scope[a].valid for a in dims)
+
+
+def _bytes(kind: BlockType, steps: Steps) -> int:
+    """Count the bytes of the valid elements of an item."""
+    return elements(kind.dims, steps) * kind.dtype.bytes
 
 
 def _is_grid(body: Graph) -> bool:

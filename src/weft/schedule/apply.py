@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
+from weft.block.program import BlockNode, BlockProgram, Buffer, Graph, Join, Map, Place
 from weft.block.ranges import All
-from weft.block.walk import maps, operands, results
+from weft.block.walk import maps, operands, results, stored
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, prepare_operands
 from weft.schedule.edges import peel
@@ -181,6 +181,8 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
                 if {node.first, node.rest} <= {name for n in group for name in results(n)}:
                     group.append(node)
             continue
+        if isinstance(node, Buffer):
+            continue
         on_grid = isinstance(node, Map) and node.place is Place.grid
         if on_grid or not serial:
             groups.append([])
@@ -200,7 +202,7 @@ def tensor_of(part: KernelNodes, name: str) -> tuple[str, dict[Axis, Axis]]:
 
 
 def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
-    made = [name for n in nodes for name in results(n)]
+    made = [name for n in nodes for name in (*results(n), *stored(n))]
     read = dict.fromkeys(name for n in nodes for name in operands(n) if name not in made)
     elsewhere = {name for n in program.graph.nodes if n not in nodes for name in operands(n)} | set(
         program.graph.outputs
