@@ -17,6 +17,7 @@ from weft.block.program import (
     BlockNode,
     BlockProgram,
     Broadcast,
+    Buffer,
     Collapse,
     Dot,
     Extent,
@@ -29,6 +30,7 @@ from weft.block.program import (
     Iterate,
     Join,
     Literal,
+    Load,
     Map,
     Once,
     Pointwise,
@@ -36,6 +38,7 @@ from weft.block.program import (
     Stacked,
     Stage,
     State,
+    Store,
 )
 from weft.block.ranges import All, Band, Diagonal, First, Part, Remainder, Segment, Within
 from weft.block.table1 import operator
@@ -210,12 +213,30 @@ class _Printer:
             case Rank():
                 self._ranking(node, frame)
                 self._store(node.places, frame)
+            case Buffer(name, axes, dims):
+                frame.values[name] = _List(_Buffer(axes), {}, axes, dims)
+            case Load():
+                frame.values[node.name] = _Item(node.dims, source=self._part(node, frame))
+            case Store():
+                part = self._part(node, frame)
+                text = self._use(frame.item(node.value), frame)
+                self._line(frame, f"store({text},{self._place(part.buffer, part.bound)})")
             case _:
                 text = self._text(node, frame)
                 item = _Item(_result_dims(node, frame))
                 self._line(frame, f"{self._use(item, frame)} = {text}")
                 frame.values[node.name] = item
         self._store(node.name, frame)
+
+    def _part(self, node: Load | Store, frame: _Frame) -> _List:
+        """Returns the item of a memory that `node` speaks of."""
+        memory = frame.values[node.memory]
+        assert isinstance(memory, _List)
+        bound = {
+            axis: subscript.spelled(lambda a: self._variables.get(a, "?"))
+            for axis, subscript in zip(memory.buffer.slots, node.at, strict=True)
+        }
+        return _List(memory.buffer, bound, (), memory.dims)
 
     def _ranking(self, node: Rank, frame: _Frame) -> None:
         """Prints `t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""
@@ -403,7 +424,7 @@ class _Printer:
             if (
                 len(mine) != 1
                 or state.components[mine[0]].name in later
-                or isinstance(child, Map | Join | Literal | Extent | Rank)
+                or not isinstance(child, Pointwise | Collapse | Dot | Index | Fill | Stage)
             ):
                 self._node(child, inner)
                 late |= {i: left[i] for i in mine}

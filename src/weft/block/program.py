@@ -7,7 +7,7 @@ emitters print it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import MappingProxyType
@@ -276,15 +276,14 @@ class Subscript:
             case _:
                 return None
 
-    def __str__(self) -> str:
-        """Write it as a listing does."""
-        texts = [f"{'' if factor == 1 else f'{factor} * '}{_digit(digit)}" for factor, digit in self.terms]
-        return " + ".join((*texts, *((str(self.offset),) if self.offset or not texts else ())))
-
-
-def _digit(digit: Digit) -> str:
-    text = f"{digit.axis}" if digit.div == 1 else f"{digit.axis} // {digit.div}"
-    return text if digit.mod is None else f"({text}) % {digit.mod}"
+    def spelled(self, name: Callable[[Axis], str]) -> str:
+        """Write it as a listing does, with these names of the elements along each axis."""
+        texts: list[str] = []
+        for factor, digit in self.terms:
+            text = name(digit.axis) if digit.div == 1 else f"{name(digit.axis)}/{digit.div}"
+            text = text if digit.mod is None else f"{text}%{digit.mod}"
+            texts.append(text if factor == 1 else f"{factor}*{text}")
+        return "+".join((*texts, *((str(self.offset),) if self.offset or not texts else ())))
 
 
 @dataclass(frozen=True, slots=True)
