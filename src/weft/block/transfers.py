@@ -12,7 +12,7 @@ leaves under several names, its items are stored into each of these memories.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -194,7 +194,6 @@ class _Writer:
         """Write a map of a graph that has the memories `own`, others being of graphs around it."""
         inside = scope.inside(node)
         inner = infer(node.body, body_types(node, types), inside)
-        feeds = [f for f in node.inputs if f.outer not in views]
         seen = {f.inner: _seen(views[f.outer], node, f.access) for f in node.inputs if f.outer in views}
         loads = {name: view for name, view in seen.items() if not view.is_list and not _is_of_grid(node.body)}
         lists, stores = dict[str, tuple[_View, ...]](), list[BlockNode]()
@@ -211,11 +210,22 @@ class _Writer:
         given = {name: view for name, view in seen.items() if name not in loads}
         nodes = self.nodes(node.body, inner, inside, given, lists)
         nodes = _loaded(nodes, stores, node, loads)
-        known = {v.memory.inside: v.memory for v in (*seen.values(), *(v for n in homes for v in homes[n]))}
-        used = dict.fromkeys(name for n in nodes for name in operands(n) if name in known)
-        feeds += [Feed(known[n].home if known[n] in own else n, n, Broadcast()) for n in used]
+        read = {name for each in nodes for name in operands(each)}
+        feeds = dict[str, Feed]()
+        for view in (views.get(f.outer, f) for f in node.inputs):
+            if isinstance(view, Feed):
+                feeds[view.inner] = view
+            elif view.memory.inside in read:
+                feeds[view.memory.inside] = _whole(view.memory, own)
+        for view in (view for name in homes for view in homes[name] if view.memory.inside in read):
+            feeds.setdefault(view.memory.inside, _whole(view.memory, own))
         kept = tuple(o for o in node.outputs if o.outer not in homes)
-        return sealed(replace(node, inputs=tuple(feeds), body=Graph((), tuple(nodes), ()), outputs=kept))
+        return sealed(replace(node, inputs=tuple(feeds.values()), body=Graph((), tuple(nodes), ()), outputs=kept))
+
+
+def _whole(memory: _Memory, own: Container[_Memory]) -> Feed:
+    """Make the feed of `memory` from a graph that has it, being among its `own`, or is inside of that."""
+    return Feed(memory.home if memory in own else memory.inside, memory.inside, Broadcast())
 
 
 def _seen(view: _View, node: Map, access: Access) -> _View:

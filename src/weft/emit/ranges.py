@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from weft.block.program import Map, Place
+from weft.block.program import Digit, Map, Place
 from weft.block.ranges import Part
 from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
-from weft.emit.text import minus, plus, times
+from weft.emit.text import factor, minus, plus, times
 from weft.tensor.axes import Axis, Space
 
 
@@ -85,6 +85,14 @@ def _spelled(language: Language, size: Size, scope: Scope) -> str:
 
 
 _WORDS: Mapping[Op, Callable[..., str]] = {Op.plus: plus, Op.minus: minus, Op.times: times}
+
+
+def digit_of(number: str, digit: Digit, divided: str) -> str:
+    """Spell the digit of the element `number`; `divided` stands between a number and what it is divided by, without a rest."""
+    if number == "0":
+        return number
+    text = number if digit.div == 1 else f"{factor(number)} {divided} {digit.div}"
+    return text if digit.mod is None else f"{factor(text)} % {digit.mod}"
 
 
 def tile(node: Map, most: str) -> str:

@@ -5,7 +5,7 @@ loops have places and tiles, with splits, peeled edges, padding, staging and acc
 `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, Placing, apply, in_flight, kernels, tensor_of
+from weft.schedule.apply import KernelNodes, Placing, apply, in_flight, kernels
 from weft.schedule.lanes import power_of_two
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -26,6 +26,5 @@ __all__ = [
     "kernels",
     "merging_together",
     "power_of_two",
-    "tensor_of",
     "tied",
 ]

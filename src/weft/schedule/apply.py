@@ -5,13 +5,14 @@ Everything after this reads only the program it gives: what two emitters would b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Buffer, Graph, Join, Map, Place
+from weft.block.program import BlockNode, BlockProgram, Buffer, Graph, Map, Place
 from weft.block.ranges import All
+from weft.block.transfers import with_transfers
 from weft.block.walk import maps, operands, results, stored
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, prepare_operands
@@ -20,7 +21,6 @@ from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
 from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
 from weft.schedule.split import Split, split
 from weft.schedule.ties import tied
-from weft.tensor.axes import Axis
 
 
 def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
@@ -98,7 +98,7 @@ class _Placed:
         program = prepare_operands(replace(program, graph=graph), schedule)
         program = canonical(replace(program, graph=accumulate(program.graph)))
         check(program)
-        return _Placed(program, tuple(splits))
+        return _Placed(with_transfers(program), tuple(splits))
 
     def at(self, schedule: Schedule) -> BlockProgram:
         """Return the program at the sizes of `schedule`, which has the form of the one that was applied."""
@@ -157,15 +157,17 @@ def in_flight(node: Map) -> int:
 class KernelNodes:
     """The part of an applied program that one launch runs: top-level operators, what they read and what they leave.
 
+    Memory that no other launch reads is among the operators.
+
     Attributes:
-        joins: the lists of two parts of which a write is one: both parts are written into one tensor, the first before the rest.
+        begun: those of its writes that an earlier launch has stored a part of.
         merges: whether it merges what another launch has made of segments.
     """
 
     nodes: tuple[BlockNode, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    joins: tuple[Join, ...] = ()
+    begun: tuple[str, ...] = ()
     merges: bool = False
 
 
@@ -176,39 +178,30 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
     groups: list[list[BlockNode]] = []
     serial = False
     for node in program.graph.nodes:
-        if isinstance(node, Join):  # no launch of its own: where two have written the parts, the list is there
-            for group in groups:
-                if {node.first, node.rest} <= {name for n in group for name in results(n)}:
-                    group.append(node)
-            continue
         if isinstance(node, Buffer):
-            continue
+            continue  # no work: part of the launch that alone uses it
         on_grid = isinstance(node, Map) and node.place is Place.grid
         if on_grid or not serial:
             groups.append([])
         groups[-1].append(node)
         serial = not on_grid
-    return tuple(_kernel(program, tuple(group)) for group in groups)
+    found: list[KernelNodes] = []
+    for group in groups:
+        found.append(_kernel(program, tuple(group), {name for part in found for name in part.writes}))
+    return tuple(found)
 
 
-def tensor_of(part: KernelNodes, name: str) -> tuple[str, dict[Axis, Axis]]:
-    """Name the tensor that the list `name` of `part` lies in, and what it calls the axes of the list if that differs."""
-    for join in part.joins:
-        if name == join.first:
-            return join.name, dict(join.axes)
-        if name == join.rest:
-            return join.name, {}
-    return name, {}
-
-
-def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...]) -> KernelNodes:
-    made = [name for n in nodes for name in (*results(n), *stored(n))]
+def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...], before: Container[str]) -> KernelNodes:
+    left = {name for n in nodes for name in stored(n)}
+    made = dict.fromkeys(
+        name for n in program.graph.nodes for name in results(n) if name in left or any(n is own for own in nodes)
+    )
     read = dict.fromkeys(name for n in nodes for name in operands(n) if name not in made)
     elsewhere = {name for n in program.graph.nodes if n not in nodes for name in operands(n)} | set(
         program.graph.outputs
     )
     writes = tuple(n for n in made if n in elsewhere)
-    joins = tuple(n for n in program.graph.nodes if isinstance(n, Join) and {n.first, n.rest} & set(writes))
+    own = tuple(n for n in program.graph.nodes if isinstance(n, Buffer) and n.name in made and n.name not in elsewhere)
     cut = {m.range.segment[0].space for m in maps(program.graph) if m.range.segment is not None}
     merges = any(m.state is not None and m.axis.space in cut for m in maps(Graph((), nodes, ())))
-    return KernelNodes(nodes, tuple(read), writes, joins, merges)
+    return KernelNodes((*own, *nodes), tuple(read), writes, tuple(n for n in writes if n in before), merges)

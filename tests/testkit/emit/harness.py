@@ -17,7 +17,7 @@ from weft.block.program import BlockProgram, BlockType
 from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
 from weft.run import compiler
 from weft.run.compiler import compile_shared_library
-from weft.schedule import kernels, tensor_of
+from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -41,14 +41,7 @@ def dims_of(program: BlockProgram) -> dict[str, tuple[Axis | None, ...]]:
 def units(program: BlockProgram, name: str) -> list[Unit]:
     """One for each launch of `program`."""
     dims = dims_of(program)
-    found: list[Unit] = []
-    for i, kernel in enumerate(kernels(program)):
-        for write in kernel.writes:
-            tensor, axes = tensor_of(kernel, write)
-            old = {b: a for a, b in axes.items()}
-            dims[write] = tuple(None if a is None else old.get(a, a) for a in dims[tensor])
-        found.append(Unit(program, kernel, f"{name}_{i}", dims))
-    return found
+    return [Unit(program, kernel, f"{name}_{i}", dims) for i, kernel in enumerate(kernels(program))]
 
 
 Tensors = Sequence[torch.Tensor]
@@ -71,14 +64,12 @@ class Compiled:
         types = types_of(self.program)
         for unit, function in zip(self.units, self.functions, strict=True):
             for name in unit.kernel.writes:
-                tensor, _ = tensor_of(unit.kernel, name)
-                if tensor in values:
-                    values[name] = values[tensor]
+                if name in unit.kernel.begun:
                     continue
                 shape = [1 if a is None else a.space.size(sizes) for a in unit.dims[name]]
                 dtype = torch_type(types[name].dtype)
                 made = torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype)
-                values[name] = values[tensor] = made
+                values[name] = made
             read, written = ([values[n] for n in names] for names in (unit.kernel.reads, unit.kernel.writes))
             function(read, written, {s: sizes[s] for s in size_names(unit.program, unit.kernel)}, threads)
         return tuple(values[n] for n in self.program.graph.outputs)

@@ -20,6 +20,7 @@ from weft.block.program import (
     Stacked,
     State,
 )
+from weft.block.transfers import with_transfers
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -175,7 +176,7 @@ def attention(rows: int, block: int, dtype: DType = F32) -> BlockProgram:
     over_n = replace(over_n, place=Place.loop, tile=block)
     over_k = loop(K, {"q": q, "k": k, "v": v}, (over_n,), (Stacked("o", "o"),))
     over_m = loop(M, given, (replace(over_k, place=Place.whole),), (Stacked("out", "o"),))
-    return program(replace(over_m, place=Place.grid, tile=rows), over=(M, K), given=given)
+    return with_transfers(program(replace(over_m, place=Place.grid, tile=rows), over=(M, K), given=given))
 
 
 def normalised() -> BlockProgram:
@@ -231,7 +232,7 @@ def looking_back(rows: int, block: int, *, late: bool) -> BlockProgram:
         loop(N, {"x": given["x"][1:], "w": given["w"]}, (over_k,), (Stacked("o", "o"),)), place=Place.whole
     )
     over_m = replace(loop(M, given, (over_n,), (Stacked("out", "o"),)), place=Place.grid, tile=rows)
-    return program(over_m, over=(M, N), given=given)
+    return with_transfers(program(over_m, over=(M, N), given=given))
 
 
 def entangled(block: int) -> BlockProgram:
@@ -255,4 +256,4 @@ def entangled(block: int) -> BlockProgram:
     )  # fmt: skip
     inner = replace(loop(K, {"x": given["x"][1:]}, (), (Final("o", "end"),), state), place=Place.loop, tile=block)
     outer = replace(loop(M, given, (inner,), (Stacked("out", "o"),)), place=Place.whole)
-    return program(outer, over=(M,), given=given)
+    return with_transfers(program(outer, over=(M,), given=given))

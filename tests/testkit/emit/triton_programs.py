@@ -30,7 +30,7 @@ from weft.run.gpu import (
     side_by_side,
 )
 from weft.run.launch import Launcher
-from weft.schedule import KernelNodes, kernels, tensor_of
+from weft.schedule import KernelNodes, kernels
 from weft.target import Target
 from weft.tensor.axes import Axis
 
@@ -65,11 +65,10 @@ class TritonProgram:
         def run() -> tuple[torch.Tensor, ...]:
             values = dict(inputs)
             for (part, source), (_, launch) in zip(self.launches, calls, strict=True):
-                tensors = [tensor_of(part, name)[0] for name in part.writes]
-                given = [values[tensors[i]] for i in source.signature.kernel.given]
+                given = [values[n] for n in part.begun]
                 passed = [sizes[name] for name in source.signature.passed]
                 results = launch(*(values[n] for n in part.reads), *given, *passed)
-                values |= dict(zip(part.writes, results, strict=True)) | dict(zip(tensors, results, strict=True))
+                values |= dict(zip(part.writes, results, strict=True))
             return tuple(values[n] for n in self.program.graph.outputs)
 
         return run
@@ -116,22 +115,11 @@ def load(
     launches: list[tuple[KernelNodes, GpuSource]] = []
     for number, part in enumerate(kernels(program)):
         own = f"{name}_{number}"
-        dims_ = {**known, **_of_writes(part, known)}
-        kernel = emit(program, part, own, dims_, target, tf32=tf32, stages=stages)
-        shapes = tuple(tuple(map(size_of, dims_[n])) for n in part.reads)
-        called = GpuSignature(signature(program, part, own, dims_), kernel.constants, kernel.grid, shapes=shapes)
+        kernel = emit(program, part, own, known, target, tf32=tf32, stages=stages)
+        shapes = tuple(tuple(map(size_of, known[n])) for n in part.reads)
+        called = GpuSignature(signature(program, part, own, known), kernel.constants, kernel.grid, shapes=shapes)
         launches.append((part, GpuSource(kernel.text, called)))
     return TritonProgram(program, known, tuple(launches), folder)
-
-
-def _of_writes(part: KernelNodes, dims: Mapping[str, tuple[Axis, ...]]) -> dict[str, tuple[Axis, ...]]:
-    """The dimensions of what a launch writes, as it calls them: a part of a list has other axes than the whole."""
-    found: dict[str, tuple[Axis, ...]] = {}
-    for name in part.writes:
-        tensor, axes = tensor_of(part, name)
-        own = {whole: axis for axis, whole in axes.items()}
-        found[name] = tuple(own.get(a, a) for a in dims[tensor])
-    return found
 
 
 def sizes_of(program: BlockProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:

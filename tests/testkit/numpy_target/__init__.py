@@ -15,8 +15,8 @@ from weft.block import program as b
 from weft.block.check import Scope, body_types, infer
 from weft.block.ranges import Part
 from weft.emit.calls import Dims, list_dims, size_names
-from weft.emit.ranges import BlockText, bounds, describe, part_of
-from weft.emit.text import Names, minus, plus
+from weft.emit.ranges import BlockText, bounds, describe, digit_of, part_of
+from weft.emit.text import Names, minus, plus, times
 from weft.emit.triton.text import RESERVED, Writer
 from weft.plan.targets import Built, LaunchSpec, Toolchain
 from weft.plan.targets.interface import signature
@@ -66,11 +66,11 @@ def emit(program: b.BlockProgram, kernel: KernelNodes, name: str, dims: Dims) ->
     for each, own in given.items():
         text = f"{own}[{', '.join('0' if a is None else ':' for a in dims[each])}]" if None in dims[each] else own
         whole[each] = Value(text, tuple(a for a in dims[each] if a is not None), types[each].dims)
-    body = Body(names, sizes, out, {}, Scope({}, applied=True), types, {n: whole[n] for n in kernel.reads})
-    body.run(b.Graph((), kernel.nodes, ()), {n: whole[n] for n in kernel.writes if types[n].buffered})
+    body = Body(names, sizes, out, {}, Scope({}, applied=True), types, dict(whole))
+    body.run(b.Graph((), kernel.nodes, ()))
     for each in kernel.writes:
         if not types[each].buffered:
-            body.store(whole[each], body.values[each])
+            out.line(f"{whole[each].text}[...] = {body.values[each].text}")
     return "\n".join([f"{_HEAD}def {name}({', '.join((*given.values(), *sizes.values()))}):", *out.lines, ""])
 
 
@@ -97,21 +97,20 @@ class Body:
         self.out.line(f"{(name := self.names.make(wish))} = {text}")
         return name
 
-    def run(self, graph: b.Graph, places: Mapping[str, Value]) -> None:
-        """Print `graph`; the lists named in `places` lie there."""
-        places = dict(places)
-        for node in graph.nodes:
-            if isinstance(node, b.Join):
-                part = places[node.name] = places.get(node.name) or self.room(node.name)
-                old = {new: own for own, new in node.axes}
-                axes, dims = (tuple(old.get(a, a) for a in of) for of in (part.axes, part.dims))
-                places |= {node.first: replace(part, axes=axes, dims=dims), node.rest: part}
+    def run(self, graph: b.Graph) -> None:
+        """Print `graph`."""
         for node in graph.nodes:
             match node:
                 case b.Map():
-                    self.loop(node, places)
-                case b.Join():
-                    self.values[node.name] = places[node.name]
+                    self.loop(node)
+                case b.Buffer():
+                    self.values[node.name] = self.room(node.name)
+                case b.Load(name, memory, at, dims):
+                    part = self.part(memory, at, dims)
+                    self.values[name] = replace(part, text=self.hold(name, part.text))
+                case b.Store(memory, value, at):
+                    part = self.part(memory, at, self.values[value].dims)
+                    self.out.line(f"{part.text} = {self.aligned(value, part.axes)}")
                 case b.Rank():
                     self.rank(node)
                 case b.Fill() | b.Stage():
@@ -165,30 +164,26 @@ class Body:
         order = [value.axes.index(a) for a in dims if a in value.axes]
         return f"{value.text}.transpose({order})[{', '.join(':' if a in value.axes else 'None' for a in dims)}]"
 
-    def cut(self, value: Value, at: Mapping[Axis, tuple[str, str]], dims: tuple[Axis, ...]) -> Value:
-        """Return what is left of an array whose axes `at` are cut to a first element and a count; those of `dims` stay."""
-        index = [":" if a not in at else at[a][0] + (f":{plus(*at[a])}" if a in dims else "") for a in value.axes]
-        axes = tuple(a for a in value.axes if a not in at or a in dims)
-        return Value(f"{value.text}[{', '.join(index) or '...'}]", axes, dims)
-
-    def here(self, place: Value, dims: tuple[Axis, ...]) -> Value:
-        """Return the part of a list that belongs to the current blocks of the loops around."""
-        return self.cut(place, {a: (step.base, step.valid) for a, step in self.scope.items()}, dims)
-
-    def store(self, place: Value, item: Value) -> None:
-        part = self.here(place, item.dims)
-        self.out.line(f"{part.text} = {self.aligned(item, part.axes)}")
+    def part(self, memory: str, at: Sequence[b.Subscript], dims: tuple[Axis, ...]) -> Value:
+        """Return the item with axes `dims` that lies in `memory` at `at`."""
+        whole, own, index = self.values[memory], dict(zip(self.types[memory].lists, at, strict=True)), list[str]()
+        for axis in whole.axes:
+            digits = (times(str(f), digit_of(self.scope[d.axis].base, d, "//")) for f, d in own[axis].terms)
+            first = plus(*digits, str(own[axis].offset))
+            along = [a for a in own[axis].axes if a in dims]
+            index.append(f"{first}:{plus(first, self.scope[along[0]].valid)}" if along else first)
+        axes = tuple(a for axis in whole.axes for a in own[axis].axes if a in dims)
+        return Value(f"{whole.text}[{', '.join(index) or '...'}]", axes, dims)
 
     def room(self, name: str) -> Value:
-        """Reserve memory for what a loop hands out, each axis as long as its space."""
+        """Reserve memory for what loops store or one hands out, each axis as long as its space."""
         kind, axes = self.types[name], list_dims(self.types[name])
         shape = " ".join(f"{self.size(a.space)}," for a in axes)
         return Value(self.hold(name, f"D.full(({shape}), 0, DType.{kind.dtype.name})"), axes, kind.dims)
 
-    def loop(self, node: b.Map, places: Mapping[str, Value]) -> None:
+    def loop(self, node: b.Map) -> None:
         state = node.state
-        outputs = [o for o in node.outputs if not isinstance(o, b.Final)]
-        given = {o.outer: places[o.outer] if o.outer in places else self.room(o.outer) for o in outputs}
+        once = {o.outer: self.room(o.outer) for o in node.outputs if isinstance(o, b.Once)}
         carried: list[Value] = []
         for number, c in enumerate(() if state is None else state.components):
             shape = " ".join(f"{self.scope[a].valid if a in self.scope else self.size(a.space)}," for a in c.dims)
@@ -199,34 +194,24 @@ class Body:
             carried.append(Value(self.hold(c.name, start), c.dims, c.dims))
         scope, around = {**self.scope, node.axis: self.head(node)}, self.around.inside(node)
         types = infer(node.body, body_types(node, self.types), around)
-        fed = {f.inner: self.seen(node, f, scope[node.axis]) for f in node.inputs}
+        fed = {f.inner: self.values[f.outer] for f in node.inputs}
         inner = replace(self, scope=scope, around=around, types=types, values=fed)
-        inner.run(node.body, {o.inner: given[o.outer] for o in outputs if types[o.inner].buffered})
+        inner.run(node.body)
         if state is not None:
             fed = dict(zip(state.update.inputs, [*carried, *(inner.values[f] for f in state.feeds)], strict=True))
             update = replace(inner, types={}, values=fed)
-            update.run(state.update, {})
+            update.run(state.update)
             made = [update.aligned(o, v.axes) for o, v in zip(state.update.outputs, carried, strict=True)]
             self.out.line(f"{', '.join(v.text for v in carried)}, = {', '.join(made)},")
-        for output in outputs:
-            if not types[output.inner].buffered:
-                inner.store(given[output.outer], inner.values[output.inner])
+        for output in node.outputs:
+            if isinstance(output, b.Once):
+                self.out.line(f"{once[output.outer].text} = {inner.aligned(output.inner, once[output.outer].axes)}")
         self.out.depth -= 1
         if state is not None:
             finish = replace(self, types={}, values=dict(zip(state.finish.inputs, carried, strict=True)))
-            finish.run(state.finish, {})
+            finish.run(state.finish)
             self.values |= {o.outer: finish.values[o.inner] for o in node.outputs if isinstance(o, b.Final)}
-        self.values |= {name: self.here(place, self.types[name].dims) for name, place in given.items()}
-
-    def seen(self, node: b.Map, feed: b.Feed, step: BlockText) -> Value:
-        """Return what an iteration sees of an input."""
-        value, access = self.values[feed.outer], feed.access
-        if isinstance(access, b.Broadcast):
-            return value
-        block = (f"({step.base}) // {access.group}", "1") if isinstance(access, b.Grouped) else (step.base, step.valid)
-        part = self.cut(value, {access.over: block}, value.dims)
-        axes, dims = (tuple(node.axis if a == access.over else a for a in of) for of in (part.axes, part.dims))
-        return Value(self.hold(feed.inner, part.text), axes, dims)
+        self.values |= once
 
     def head(self, node: b.Map) -> BlockText:
         """Print the head of a loop, and go inside; returned is its current block."""

@@ -25,8 +25,8 @@ from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.invariant import split
-from weft.emit.cpp.plan import Store
-from weft.emit.cpp.values import Buffer, Lazy, Panel, Value, resolved
+from weft.emit.cpp.plan import Put
+from weft.emit.cpp.values import Array, Lazy, Memory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -36,7 +36,7 @@ from weft.tensor.dtypes import DType
 class Accumulator(NamedTuple):
     """A matmul goes straight into `memory`; it is added to what is there where the expression `add` is true."""
 
-    memory: Buffer
+    memory: Array
     add: str
 
 
@@ -50,6 +50,7 @@ class Body:
         values: what each name stands for.
         reductions: those that nothing has needed yet; a nest that is printed anyway computes them too.
         homes: where values will lie in the end, by name.
+        memories: the lists in memory, by name.
     """
 
     frame: Frame
@@ -59,7 +60,8 @@ class Body:
     types: Mapping[str, BlockType]
     values: dict[str, Value]
     reductions: list[Lazy] = field(default_factory=list[Lazy])
-    homes: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
+    homes: dict[str, Array] = field(default_factory=dict[str, Array])
+    memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
         """Note what `node` computes; print it where it is a matmul or a copy."""
@@ -88,15 +90,13 @@ class Body:
             case _:
                 raise AssertionError(node)
 
-    def in_memory(
-        self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Store] = ()
-    ) -> dict[str, Buffer]:
+    def in_memory(self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Put] = ()) -> dict[str, Array]:
         """Return the named items in memory, by name: printed now if they were not; `stores` are done along with them.
 
         Args:
             wanted: for each name the order of its axes in memory that suits, where it is put there now.
         """
-        found: dict[str, Buffer] = {}
+        found: dict[str, Array] = {}
         todo = list(stores)
         for name, dims in wanted.items():
             value = self.item(name)
@@ -113,7 +113,7 @@ class Body:
             self.reductions.clear()
         return found
 
-    def item(self, name: str) -> Buffer | Lazy:
+    def item(self, name: str) -> Array | Lazy:
         """Return the value of `name`, which is an item in its own layout."""
         value = self.values[name]
         if isinstance(value, Panel):
@@ -144,28 +144,28 @@ class Body:
         wanted: dict[str, tuple[Axis, ...] | None] = {node.left: _with_last(self.item(node.left).dims, node.over)}
         if not isinstance(right, Panel):
             wanted[node.right] = (node.over, *(a for a in right.dims if a != node.over))
-        stores: list[Store] = []
+        stores: list[Put] = []
         if accumulator is None:
             accumulator = Accumulator(self._accumulator(node), "false" if node.acc is None else "true")
         if node.acc is not None and resolved(self.values[node.acc]) is not accumulator.memory:
-            stores.append(Store(accumulator.memory, self.values[node.acc]))
+            stores.append(Put(accumulator.memory, self.values[node.acc]))
         there = self.in_memory(wanted, stores)
         operand = right if isinstance(right, Panel) else there[node.right]
         dot(self.frame, self.scope, node, there[node.left], operand, accumulator.memory, accumulator.add)
         self.values[node.name] = accumulator.memory
 
-    def _accumulator(self, node: Dot) -> Buffer:
+    def _accumulator(self, node: Dot) -> Array:
         if node.dims:
             return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
         return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
 
 
-def _there(value: Buffer | Lazy) -> Buffer | None:
+def _there(value: Array | Lazy) -> Array | None:
     """Return the memory where `value` lies in its own element type, if it lies anywhere."""
-    if isinstance(value, Buffer):
+    if isinstance(value, Array):
         return value
     found = resolved(value)
-    if not isinstance(found, Buffer) or frozenset(found.dims) != frozenset(value.dims):
+    if not isinstance(found, Array) or frozenset(found.dims) != frozenset(value.dims):
         return None
     return found if found.variable or found.dtype is value.dtype else None
 

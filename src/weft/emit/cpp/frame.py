@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.block.program import Subscript
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
-from weft.emit.cpp.values import Buffer
-from weft.emit.ranges import Scope
-from weft.emit.text import Names, plus, times
+from weft.emit.cpp.values import Array, Memory
+from weft.emit.ranges import Scope, digit_of
+from weft.emit.text import Names, minus, plus, times
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -63,11 +64,11 @@ class Frame:
         self.allocations.append(Allocation(name, ctype, count))
         return name
 
-    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Buffer:
+    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Array:
         """Reserve scratch for an item, dense, with room for the largest blocks."""
         extents = [scope[a].most for a in dims]
         base = self.scratch(wish, element(dtype), times(*extents))
-        return Buffer(base, dtype, row_major(dims, extents), tuple(dims), {}, owned=True)
+        return Array(base, dtype, row_major(dims, extents), tuple(dims), owned=True)
 
     def location(self, locations: Sequence[Location | None]) -> None:
         """Print a comment that says which of the user's lines the next lines compute."""
@@ -75,31 +76,32 @@ class Frame:
             self.out.comment(each)
 
 
-def localised(frame: Frame, memory: Buffer, dims: tuple[Axis, ...], scope: Scope) -> Buffer:
-    """Return the part of the list `memory` that belongs to the current blocks of the loops around, as an item or a list.
-
-    The axes of `memory` that `scope` knows are set to their current block; prints the pointer.
-    """
-    here = [a for a in memory.strides if a in scope]
-    offset = plus(*(offset_of(memory, a, scope[a].base) for a in here))
-    kept = {a: s for a, s in memory.strides.items() if a in dims or a not in scope}
-    origin = {a: o for a, o in memory.origin.items() if a not in scope}
-    return Buffer(pointer(frame, memory, offset), memory.dtype, kept, dims, origin)
-
-
-def offset_of(memory: Buffer, axis: Axis, first: str) -> str:
-    """Count the elements between the start of `memory` and element `first` of `axis`."""
-    begin = memory.origin.get(axis, "0")
-    if begin == first:
-        return "0"
-    return times(first if begin == "0" else f"{first} - {begin}", memory.strides[axis])
-
-
-def pointer(frame: Frame, memory: Buffer, offset: str, *, writable: bool = True) -> str:
-    """Return a pointer to `memory` moved by `offset` elements, and print its declaration."""
-    if offset == "0":
-        return memory.base
-    name = frame.names.make(re.sub(r"_\d+$", "", memory.base))
-    const = "" if writable else "const "
-    frame.out.line(f"{const}{element(memory.dtype)}* const {name} = {memory.base} + {offset};")
-    return name
+def part(
+    frame: Frame,
+    memory: Memory,
+    at: Sequence[Subscript],
+    dims: tuple[Axis, ...],
+    scope: Scope,
+    *,
+    writable: bool = False,
+) -> Array:
+    """Return the item with axes `dims` that lies in `memory` at `at`; prints the pointer to it."""
+    blocks, constant, strides = dict[Axis, list[str]](), list[str](), dict[Axis, str]()
+    for subscript, stride, origin in zip(at, memory.strides, memory.origins, strict=True):
+        plain = subscript.plain
+        if plain is not None and origin != "0":
+            blocks.setdefault(plain, []).append(times(minus(scope[plain].base, origin), stride))
+        else:
+            constant.append(times(minus(str(subscript.offset), origin), stride))
+            for factor, digit in subscript.terms:
+                first = digit_of(scope[digit.axis].base, digit, "/")
+                blocks.setdefault(digit.axis, []).append(times(first, str(factor), stride))
+        strides |= {d.axis: times(str(factor), stride) for factor, d in subscript.terms if d.axis in dims}
+    # By loops from the outermost, so that a compiler finds what each loop adds to what is known before it.
+    offset = plus(*constant, *(text for axis in scope for text in blocks.get(axis, ())))
+    base = memory.base
+    if offset != "0":
+        base = frame.names.make(re.sub(r"_\d+$", "", memory.base))
+        const = "" if writable else "const "
+        frame.out.line(f"{const}{element(memory.dtype)}* const {base} = {memory.base} + {offset};")
+    return Array(base, memory.dtype, strides, dims)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Final, Graph, Map, Place
+from weft.block.program import BlockProgram, BlockType, Graph, Map, Place
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.plan import Store
+from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
-from weft.emit.cpp.values import Buffer
+from weft.emit.cpp.values import Array, Memory, Value
 from weft.emit.ranges import BlockText, bounds, describe
 from weft.emit.text import Names, minus, plus, times
 from weft.schedule import KernelNodes
@@ -71,7 +71,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
     frame = Frame(names, spelled)
-    values = {n: Buffer(pointers[n], types[n].dtype, {}, types[n].dims, {}) for n in kernel.reads}
+    values, memories = dict[str, Value](), dict[str, Memory]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
         for place, axis in enumerate(unit.dims[name]):
@@ -79,20 +79,36 @@ def _function(unit: Unit) -> tuple[str, bool]:
                 strides[axis] = names.make(f"{pointers[name]}_s{place}")
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
             word += 1
-        values[name] = Buffer(pointers[name], types[name].dtype, strides, types[name].dims, {})
-    places: dict[str, Buffer] = {}
+        if types[name].buffered:
+            memories[name] = _list(pointers[name], types[name], strides)
+        else:
+            values[name] = _scalar(pointers[name], types[name])
+    places: dict[str, Array] = {}
     for name in kernel.writes:
         strides = written_strides(name, types[name], unit.dims[name], frame.size)
-        places[name] = Buffer(pointers[name], types[name].dtype, strides, types[name].dims, {})
-    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
+        if types[name].buffered:
+            memories[name] = _list(pointers[name], types[name], strides)
+        else:
+            places[name] = _scalar(pointers[name], types[name])
+    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values, memories=memories)
     first = kernel.nodes[0]
     if isinstance(first, Map) and first.place is Place.grid:
         out.line(f"const int threads = (int)words[{word}];")
-        _grid(frame, out, top, first, places)
+        _grid(frame, out, top, first)
     else:
         _serial(frame, out, top, places)
     text = "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
     return text, frame.has_rankings
+
+
+def _scalar(pointer: str, kind: BlockType) -> Array:
+    """Describes the tensor without axes at `pointer`."""
+    return Array(pointer, kind.dtype, {}, ())
+
+
+def _list(pointer: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
+    """Describes the tensor at `pointer`."""
+    return Memory(pointer, kind.dtype, tuple(strides[a] for a in kind.lists), ("0",) * len(kind.lists))
 
 
 def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str, BlockType]) -> dict[str, str]:
@@ -105,13 +121,12 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
     return found
 
 
-def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Buffer]) -> None:
+def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Array]) -> None:
     """Prints a launch without a grid: one thread does it all."""
-    lists = {n: m for n, m in places.items() if top.types[n].buffered}
-    loops.run(top, lists)
-    stores = [Store(m, top.values[n]) for n, m in places.items() if n not in lists]
-    if stores:
-        nests.run(frame, {}, stores)
+    loops.run(top)
+    puts = [Put(memory, top.values[name]) for name, memory in places.items()]
+    if puts:
+        nests.run(frame, {}, puts)
     out.lines += _scratch(frame, 1)
     out.lines += frame.out.lines
 
@@ -129,7 +144,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
     return made.lines
 
 
-def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Buffer]) -> None:
+def _grid(frame: Frame, out: Writer, top: Body, first: Map) -> None:
     """Prints the parallel region: one iteration of a flat loop for each block of the nested grid maps."""
     chain = grid_chain(first)
     counts: list[str] = []
@@ -140,7 +155,7 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     steps, extents = _steps(frame, chain, counts)
     for count, extent in zip(counts, extents, strict=True):
         out.line(f"const i64 {count} = {extent};")
-    _levels(top, chain, steps, places)
+    _levels(top, chain, steps)
     out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
     out.line("#pragma omp parallel num_threads(team)")
     with out.block(""):
@@ -191,16 +206,14 @@ def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[l
     return list(scope.values()), extents
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Buffer]) -> None:
-    """Prints what a program does: inputs seen through each level of the grid, then the body of the last."""
-    body, scope, given = top, dict[Axis, BlockText](), dict(places)
-    for node, step in zip(chain, steps, strict=True):
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText]) -> None:
+    """Prints what a program does: the body of the last of the grid's loops."""
+    body, scope = top, dict[Axis, BlockText]()
+    *outer, last = chain
+    for node, step in zip(outer, steps, strict=False):
         scope[node.axis] = step
-        if node is chain[-1]:
-            loops.iteration(body, node, dict(scope), given, {})
-            return
         body = loops.entered(body, node, dict(scope))
-        given = {o.inner: given[o.outer] for o in node.outputs if not isinstance(o, Final) and o.outer in given}
+    loops.iteration(body, last, {**scope, last.axis: steps[-1]}, {}, {})
 
 
 __all__ = ["Dims", "Unit", "emit", "emit_many", "list_dims", "size_names"]

@@ -1,113 +1,88 @@
-"""Maps that run one iteration after the other: loops, their state, and the lists they stack."""
+"""Maps that run one iteration after the other: loops, their state, and what they store."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import assert_never
 
 from weft.block.check import body_types, infer
 from weft.block.program import (
-    Access,
     BlockType,
-    Broadcast,
+    Buffer,
     Dot,
     Fill,
     Final,
     Graph,
-    Grouped,
-    Iterate,
-    Join,
+    Load,
     Map,
+    Once,
     Place,
     Pointwise,
-    Stacked,
     State,
+    Store,
 )
 from weft.block.ranges import Part
-from weft.block.walk import consumers, maps, operands, results
+from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests, rankings
 from weft.emit.cpp.body import Accumulator, Body
-from weft.emit.cpp.frame import Frame, localised, offset_of, pointer
+from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.order import arranged
-from weft.emit.cpp.plan import Store
+from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import at_most
-from weft.emit.cpp.values import Buffer, Lazy, Value, resolved
+from weft.emit.cpp.values import Array, Lazy, Memory, Value, resolved
 from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
-from weft.emit.text import factor, is_word, minus, plus, times
-from weft.errors import UnsupportedError
+from weft.emit.text import is_word, minus, plus, times
 from weft.tensor.axes import Axis
 
 
-def run(body: Body, places: Mapping[str, Buffer], accumulators: Mapping[str, Accumulator] | None = None) -> None:
-    """Print the operators of `body`'s graph; the lists named in `places` are to lie there."""
-    places = {**places, **_parts(body, places)}
+def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> None:
+    """Print the operators of `body`'s graph; what is stored is left to the loop that has it, so that it is put there at once."""
     for node in body.graph.nodes:
-        if isinstance(node, Map):
-            _loop(body, node, places)
-        elif isinstance(node, Join):
-            body.values[node.name] = body.values[node.rest]
-        else:
-            rankings.PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
-
-
-def _parts(body: Body, places: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    """Return the memory of the parts of lists: that of the whole, each under the names that its own axes have."""
-    found: dict[str, Buffer] = {}
-    for node in body.graph.nodes:
-        if isinstance(node, Join):
-            maker = next(n for n in body.graph.nodes if isinstance(n, Map) and node.rest in results(n))
-            whole = places.get(node.name)
-            if whole is None:
-                whole = place_of_list(body.frame, maker, node.name, body.types[node.name], body.scope)
-            old = {b: a for a, b in node.axes}
-            first = replace(
-                whole,
-                strides={old.get(a, a): s for a, s in whole.strides.items()},
-                origin={old.get(a, a): o for a, o in whole.origin.items()},
-                dims=tuple(old.get(a, a) for a in whole.dims),
-            )
-            found |= {node.first: first, node.rest: whole}
-    return found
+        match node:
+            case Map():
+                _loop(body, node)
+            case Buffer():
+                body.memories[node.name] = _reserved(body, node)
+            case Load(name, memory, at, dims):
+                body.values[name] = part(body.frame, body.memories[memory], at, dims, body.scope)
+            case Store():
+                pass
+            case _:
+                rankings.PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
 
 
 def iteration(
-    body: Body, node: Map, scope: Scope, places: Mapping[str, Buffer], carried: Mapping[str, tuple[Buffer, str]]
+    body: Body, node: Map, scope: Scope, places: Mapping[str, Array], carried: Mapping[str, tuple[Array, str]]
 ) -> None:
     """Print one iteration of `node`, a map in `body`'s graph.
 
     Args:
         scope: with the current block of `node`'s own axis.
-        places: for each list that `node` stacks, the memory of the whole list, and for what it hands out as it is, its memory.
+        places: for each value that `node` hands out as it is, its memory.
         carried: for each component of the state, its memory, and the expression that is true where it has a value already.
     """
     frame, inner = body.frame, entered(body, node, scope)
-    types = inner.types
-    outputs = [o for o in node.outputs if not isinstance(o, Final) and o.outer in places]
-    lists = [o for o in outputs if types[o.inner].buffered]
-    if len({o.inner for o in lists}) < len(lists) or any(o.inner in node.body.inputs for o in lists):
-        raise UnsupportedError(f"loop {node.name!r} gives one list under two names")
-    targets: dict[str, Buffer] = {}
+    stores = [n for n in node.body.nodes if isinstance(n, Store)]
     multiplied = _multiplied(node)
-    for output in outputs:
-        if isinstance(output, Stacked) and output.inner in multiplied and output not in lists:
-            targets[output.outer] = localised(frame, places[output.outer], types[output.inner].dims, scope)
-            inner.homes[output.inner] = targets[output.outer]
-    run(inner, {o.inner: places[o.outer] for o in lists})
-    stores = [] if node.state is None else _updated(inner, node.state, carried)
-    for output in outputs:
-        if output not in lists:
-            target = targets.get(output.outer, places[output.outer])
-            if isinstance(output, Stacked) and output.outer not in targets:
-                target = localised(frame, target, types[output.inner].dims, scope)
-            if resolved(inner.values[output.inner]) is not target:
-                stores.append(Store(target, inner.values[output.inner]))
-    if stores:
-        nests.run(frame, scope, stores)
+    targets = {n: _target(inner, n) for n in stores if n.value in multiplied}
+    inner.homes |= {n.value: target for n, target in targets.items()}
+    run(inner)
+    puts = [] if node.state is None else _updated(inner, node.state, carried)
+    left = [(targets.get(n) or _target(inner, n), inner.values[n.value]) for n in stores]
+    left += [(places[o.outer], inner.values[o.inner]) for o in node.outputs if isinstance(o, Once)]
+    puts += [Put(target, value) for target, value in left if resolved(value) is not target]
+    if puts:
+        nests.run(frame, scope, puts)
+
+
+def _target(body: Body, node: Store) -> Array:
+    """Return where `node` puts an item."""
+    dims = body.types[node.value].dims
+    return part(body.frame, body.memories[node.memory], node.at, dims, body.scope, writable=True)
 
 
 def _multiplied(node: Map) -> frozenset[str]:
@@ -123,59 +98,53 @@ def _multiplied(node: Map) -> frozenset[str]:
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:
     """Return the body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
-    values = {f.inner: _seen(body.frame, node, f.access, body.values[f.outer], scope) for f in node.inputs}
+    values = {f.inner: body.values[f.outer] for f in node.inputs if f.outer in body.values}
+    memories = {f.inner: body.memories[f.outer] for f in node.inputs if f.outer in body.memories}
     around = body.around.inside(node)
-    return Body(body.frame, scope, around, node.body, infer(node.body, body_types(node, body.types), around), values)
+    types = infer(node.body, body_types(node, body.types), around)
+    return Body(body.frame, scope, around, node.body, types, values, memories=memories)
 
 
-def place_of_list(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Buffer:
-    """Reserve scratch for the whole of the list `name` that `node` stacks, for the current blocks of the loops around."""
-    loops = {m.axis: m for m in (node, *maps(node.body))}
+def _reserved(body: Body, node: Buffer) -> Memory:
+    """Reserve scratch for the whole of the list that maps of `body`'s graph store, for the current blocks of the loops around."""
+    frame, scope = body.frame, body.scope
+    makers = [n for n in body.graph.nodes if isinstance(n, Map) and node.name in stored(n)]
+    loops = {m.axis: m for maker in makers for m in (maker, *maps(maker.body))}
     blocks = {a: "" if m.tile is None else str(m.tile) for a, m in loops.items()}
-    axes = (*(a for a in kind.lists if a not in kind.dims), *arranged(kind.dims, lambda a: blocks.get(a, "")))
+    axes = (*(a for a in node.axes if a not in node.dims), *arranged(node.dims, lambda a: blocks.get(a, "")))
     ranges = {
         a: widest(frame, a, loops, scope) if a in loops else Bounds(scope[a].base, "", scope[a].most) for a in axes
     }
     extents = [ranges[a].most for a in axes]
-    base = frame.scratch(name, element(kind.dtype), times(*extents))
-    return Buffer(base, kind.dtype, row_major(axes, extents), kind.dims, {a: r.start for a, r in ranges.items()})
+    base = frame.scratch(node.name, element(node.dtype), times(*extents))
+    strides = row_major(axes, extents)
+    return Memory(base, node.dtype, tuple(strides[a] for a in node.axes), tuple(ranges[a].start for a in node.axes))
 
 
-def _loop(body: Body, node: Map, places: Mapping[str, Buffer]) -> None:
+def _loop(body: Body, node: Map) -> None:
     frame, scope = body.frame, body.scope
-    body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values[f.outer])})
-    given = dict(places)
-    for output in node.outputs:
-        if not isinstance(output, Final) and output.outer not in given:
-            given[output.outer] = _place(frame, node, output.outer, body.types[output.outer], scope)
+    body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values.get(f.outer))})
+    once = [o.outer for o in node.outputs if isinstance(o, Once)]
+    places = {name: _place(frame, name, body.types[name], scope) for name in once}
     limits = _named(frame, node, bounds(frame, node, scope))
     step = _step(frame, node, limits)
     carried = {} if node.state is None else _carried(body, node, node.state, limits, step)
     with _iterations(frame, node, limits, step):
-        iteration(body, node, {**scope, node.axis: step}, given, carried)
+        iteration(body, node, {**scope, node.axis: step}, places, carried)
     if node.state is not None:
         memories = {name: memory for name, (memory, _) in carried.items()}
         _finish(body, node, node.state, memories)
-    for output in node.outputs:
-        if isinstance(output, Final):
-            continue
-        memory, kind = given[output.outer], body.types[output.outer]
-        if not kind.buffered:
-            body.values[output.outer] = memory
-        elif any(output.outer in operands(n) for n in body.graph.nodes):
-            body.values[output.outer] = localised(frame, memory, kind.dims, scope)
+    body.values |= places
 
 
-def _place(frame: Frame, node: Map, name: str, kind: BlockType, scope: Scope) -> Buffer:
-    """Reserve memory for an output of `node`: a list, or an item that outlives the iteration that makes it."""
-    if kind.buffered:
-        return place_of_list(frame, node, name, kind, scope)
+def _place(frame: Frame, name: str, kind: BlockType, scope: Scope) -> Array:
+    """Reserve memory for an item that outlives the iteration that makes it."""
     return (
         frame.array(name, kind.dtype, kind.dims, scope) if kind.dims else nests.variable(frame, name, kind.dtype, 0.0)
     )
 
 
-def _is_work(value: Value) -> bool:
+def _is_work(value: Value | None) -> bool:
     return isinstance(value, Lazy) and value.is_work
 
 
@@ -229,31 +198,13 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: BlockText) -> Gen
         yield
 
 
-def _seen(frame: Frame, node: Map, access: Access, value: Value, scope: Scope) -> Value:
-    """Return the part of `value` that an iteration of `node` sees."""
-    match access:
-        case Broadcast():
-            return value
-        case Iterate(over):
-            first = scope[node.axis].base
-        case Grouped(over, group):
-            first = f"{factor(scope[node.axis].base)} / {group}"
-        case _:
-            assert_never(access)
-    assert isinstance(value, Buffer)
-    base = pointer(frame, value, offset_of(value, over, first), writable=False)
-    own = {(node.axis if a == over else a): s for a, s in value.strides.items() if a != over or a in value.dims}
-    dims = tuple(node.axis if a == over else a for a in value.dims)
-    return Buffer(base, value.dtype, own, dims, {a: o for a, o in value.origin.items() if a != over})
-
-
 # State.
 
 
-def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[Buffer, str]]:
+def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[Array, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
-    found: dict[str, tuple[Buffer, str]] = {}
+    found: dict[str, tuple[Array, str]] = {}
     outer = {f.inner: f.outer for f in node.inputs}
     for place, component in enumerate(state.components):
         dtype = component.dtype.accumulator
@@ -276,14 +227,14 @@ def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockTex
     return found
 
 
-def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Buffer:
+def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Array:
     """Return the state that an earlier loop left as `name`: its own memory where nothing else reads that."""
     value = resolved(body.values[name])
-    if isinstance(value, Buffer) and value.owned and consumers(body.graph, name) == 1:
+    if isinstance(value, Array) and value.owned and consumers(body.graph, name) == 1:
         return value
     dtype = value.dtype.accumulator
     target = body.frame.array(name, dtype, dims, body.scope) if dims else nests.variable(body.frame, name, dtype, None)
-    nests.run(body.frame, body.scope, [Store(target, value)])
+    nests.run(body.frame, body.scope, [Put(target, value)])
     return target
 
 
@@ -307,7 +258,7 @@ def _into(update: Graph, node: Dot, component: str) -> bool:
     return not readers
 
 
-def _updated(body: Body, state: State, carried: Mapping[str, tuple[Buffer, str]]) -> list[Store]:
+def _updated(body: Body, state: State, carried: Mapping[str, tuple[Array, str]]) -> list[Put]:
     """Print the update graph; the stores that are left to do make the new state."""
     update = state.update
     memories = [carried[c.name][0] for c in state.components]
@@ -323,15 +274,15 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Buffer, str]]
             )
     accumulators |= rankings.in_place(state, carried)
     inner = Body(body.frame, body.scope, body.around, update, {}, values, body.reductions)
-    run(inner, {}, accumulators)
+    run(inner, accumulators)
     made = [inner.values[o] for o in update.outputs]
-    return [Store(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
+    return [Put(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
 
 
-def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Buffer]) -> None:
+def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Array]) -> None:
     finish = state.finish
     inner = Body(body.frame, body.scope, body.around, finish, {}, dict(memories), body.reductions)
-    run(inner, {})
+    run(inner)
     for output in node.outputs:
         if isinstance(output, Final):
             body.values[output.outer] = inner.values[output.inner]

@@ -9,7 +9,7 @@ from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.order import arranged
 from weft.emit.cpp.phases import Phases, phases
-from weft.emit.cpp.plan import Nest, Store, Work, crossing, overwritten, plan, rounded_by_stores
+from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
     HELD,
@@ -22,7 +22,7 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
-from weft.emit.cpp.values import Buffer, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import Array, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped, times
@@ -36,18 +36,18 @@ _INDICES = ("i", "j")
 _CHAINED = 512
 
 
-def run(frame: Frame, scope: Scope, stores: Sequence[Store], reductions: Sequence[Lazy] = ()) -> None:
+def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
     reductions = [r for r in reductions if r.memory is None]
     kept = [_keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
     nests = plan([*stores, *kept], reductions, lambda axes: in_loops(scope, axes))
-    later: list[Store] = []
+    later: list[Put] = []
     for work in overwritten(nests):
         assert work.store is not None
         target = work.store.target
         aside = _fresh(frame, f"{target.base}_next", target.dtype, target.dims, scope)
-        later.append(Store(target, aside))
-        work.store = Store(aside, work.store.value)
+        later.append(Put(target, aside))
+        work.store = Put(aside, work.store.value)
     for nest, lazy in crossing(nests):
         store = _keep(frame, scope, lazy)
         nest.works.append(Work(in_loops(scope, store.target.dims), (lazy,), store=store))
@@ -62,18 +62,18 @@ def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     return arranged(axes, lambda axis: scope[axis].most)
 
 
-def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Store:
+def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Put:
     """Make the store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
 
     Where it is to be part of a list that lies the same way, it is put there at once.
     """
     home = lazy.home
     if home is not None and home.dtype is lazy.dtype and dims and home.strides[dims[-1]] == "1":
-        return Store(home, lazy, (lazy,))
-    return Store(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
+        return Put(home, lazy, (lazy,))
+    return Put(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
 
 
-def fill(frame: Frame, scope: Scope, memory: Buffer, value: float) -> None:
+def fill(frame: Frame, scope: Scope, memory: Array, value: float) -> None:
     """Print loops that set every valid element of `memory` to `value`."""
     depth = len(memory.dims)
     names = _indices(depth)
@@ -90,25 +90,25 @@ def fill(frame: Frame, scope: Scope, memory: Buffer, value: float) -> None:
     frame.out.depth -= depth
 
 
-def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> Buffer:
+def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> Array:
     """Reserve scratch for an item; for one without axes, a variable, declared here."""
     if dims:
         return frame.array(wish, dtype, dims, scope)
     return variable(frame, wish, dtype, None)
 
 
-def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Buffer:
+def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Array:
     """Declare a variable for an item without axes."""
     name, kind = frame.names.make(wish), kind_of(dtype)
     start = "" if value is None else f" = {number(value, kind)}"
     frame.out.line(f"{CTYPE[kind]} {name}{start};")
-    return Buffer(name, HELD[kind], {}, (), {}, variable=True, owned=True)
+    return Array(name, HELD[kind], {}, (), variable=True, owned=True)
 
 
-def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Store:
+def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Put:
     """Make the store that puts `lazy` where later nests read it, in the type it is computed in."""
     dims = in_loops(scope, lazy.dims)
-    return Store(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, dims, scope), lazy, (lazy,))
+    return Put(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, dims, scope), lazy, (lazy,))
 
 
 def _grows(scope: Scope, lazy: Lazy) -> bool:
@@ -125,7 +125,7 @@ def _indices(depth: int) -> list[str]:
     return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
 
 
-def _at(memory: Buffer, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
+def _at(memory: Array, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
     """Spell the element of an item; `unit` gives other names to some strides."""
     if memory.variable:
         return memory.base
@@ -143,9 +143,9 @@ class _Printer:
         names = _indices(len(nest.order))
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
-        self.buffers: dict[Lazy, Buffer] = {}
+        self.buffers: dict[Lazy, Array] = {}
         self.unit: dict[str, str] = {}
-        self.narrow: dict[Buffer, str] = {}
+        self.narrow: dict[Array, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
@@ -184,7 +184,7 @@ class _Printer:
         if not self.nest.order:
             return []
         inner = self.nest.order[-1]
-        memories = [v for w in works for v in w.reads if isinstance(v, Buffer) and inner in v.dims]
+        memories = [v for w in works for v in w.reads if isinstance(v, Array) and inner in v.dims]
         return list(dict.fromkeys(m.strides[inner] for m in memories if not m.strides[inner].isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
@@ -265,9 +265,9 @@ class _Printer:
         self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
         return array
 
-    def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Buffer, str]:
+    def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Array, str]:
         """Declare arrays for the lanes of what the loop over `axis` stores as dense fp8 or 16-bit floats."""
-        found: dict[Buffer, str] = {}
+        found: dict[Array, str] = {}
         for work in works:
             target = None if work.store is None else work.store.target
             if (
@@ -281,7 +281,7 @@ class _Printer:
         return found
 
     def _put_lanes(self, name: str) -> None:
-        """Store what lanes hold, after so many elements; closes the loop."""
+        """Put what lanes hold, after so many elements; closes the loop."""
         first = {a: "start" if i == name else i for a, i in self.index.items()}
         self.out.depth += 1
         for target, array in self.narrow.items():
@@ -296,7 +296,7 @@ class _Printer:
         for work in works:
             for value in work.reads if len(work.order) > depth else ():
                 if (
-                    isinstance(value, Buffer)
+                    isinstance(value, Array)
                     and frozenset(value.dims) == here
                     and not value.variable
                     and value not in self.local
@@ -308,7 +308,7 @@ class _Printer:
 
     def _load(self, works: Sequence[Work]) -> None:
         """Declare locals for elements that are read several times: selected or not, they are loaded and widened once."""
-        counted = Counter(v for w in works for v in w.reads if isinstance(v, Buffer) and not v.variable)
+        counted = Counter(v for w in works for v in w.reads if isinstance(v, Array) and not v.variable)
         for value, count in counted.items():
             if count > 1 and value not in self.local:
                 text = self._value(value)
@@ -359,7 +359,7 @@ class _Printer:
             name = self.local[lazy].text
             self.out.line(f"{name} = {combined(monoid, name, value, kind)};")
 
-    def _put(self, stores: Sequence[Store]) -> None:
+    def _put(self, stores: Sequence[Put]) -> None:
         """Print the stores of one depth: all values are there before the first is written."""
         values = [self._value(s.value) for s in stores]
         if len(stores) > 1:
@@ -383,7 +383,7 @@ class _Printer:
         if value in self.local:
             return self.local[value]
         match value:
-            case Buffer():
+            case Array():
                 return loaded(_at(value, self.index, self.unit), value.dtype)
             case Lazy(node=Index(axis=axis, unit=True)):
                 return Text(self.scope[axis].base, "int")

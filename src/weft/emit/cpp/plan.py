@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.emit.cpp.values import Buffer, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import Array, Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
 
 
 @dataclass(eq=False, slots=True)
-class Store:
+class Put:
     """Put `value` where `target` is; `keeps`: the values that are to be read from there afterwards."""
 
-    target: Buffer
+    target: Array
     value: Value
     keeps: tuple[Lazy, ...] = ()
 
@@ -31,7 +31,7 @@ class Work:
     order: tuple[Axis, ...]
     reads: tuple[Value, ...]
     lazy: Lazy | None = None
-    store: Store | None = None
+    store: Put | None = None
 
     @property
     def collapsed(self) -> Axis | None:
@@ -61,7 +61,7 @@ Arrange: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
 """Gives the axes of an item in the order of the loops over them."""
 
 
-def plan(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Nest]:
+def plan(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) -> list[Nest]:
     """Plans nests, in order, that do all of `stores` and compute all of `reductions`.
 
     A work joins the first nest that is not before anything it depends on and whose outer loops run over its axes; values
@@ -110,9 +110,9 @@ def overwritten(nests: Sequence[Nest]) -> list[Work]:
     return found
 
 
-def reads(work: Work, memory: Buffer) -> bool:
+def reads(work: Work, memory: Array) -> bool:
     """Tells whether `work` reads from the same place as `memory`."""
-    return any(isinstance(v, Buffer) and v.base == memory.base for v in work.reads)
+    return any(isinstance(v, Array) and v.base == memory.base for v in work.reads)
 
 
 def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:
@@ -136,7 +136,7 @@ def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
     return frozenset(found)
 
 
-def _gather(stores: Sequence[Store], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
+def _gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
     """Lists every work that the stores and reductions need, each after what it reads."""
     works: list[Work] = []
     seen: set[Lazy] = set()

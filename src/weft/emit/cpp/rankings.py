@@ -10,9 +10,9 @@ from weft.block.walk import operands, results
 from weft.emit.cpp import nests
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.plan import Store
+from weft.emit.cpp.plan import Put
 from weft.emit.cpp.text import Writer
-from weft.emit.cpp.values import Buffer, Lazy
+from weft.emit.cpp.values import Array, Lazy
 from weft.emit.ranges import Scope
 from weft.emit.text import factor, plus, times
 from weft.errors import UnsupportedError
@@ -23,8 +23,8 @@ from weft.tensor.dtypes import DType
 def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> None:
     """Print a ranking, which goes on in place where nothing else reads what it was before."""
     frame, arg = body.frame, body.item(node.arg)
-    kept: list[Buffer] = []
-    stores: list[Store] = []
+    kept: list[Array] = []
+    stores: list[Put] = []
     for name, before in zip(results(node), node.acc, strict=True):
         if name in accumulators:
             kept.append(accumulators[name].memory)
@@ -32,7 +32,7 @@ def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> Non
         dtype = DType.int64 if name == node.places else node.dtype
         kept.append(frame.array(name, dtype, node.dims, body.scope) if node.dims
                     else nests.variable(frame, name, dtype, None))  # fmt: skip
-        stores.append(Store(kept[-1], body.values[before]))
+        stores.append(Put(kept[-1], body.values[before]))
     last = arg.dims if node.over is None else (*(a for a in arg.dims if a != node.over), node.over)
     wanted: dict[str, tuple[Axis, ...] | None] = {node.arg: last}
     numbers = body.item(node.numbers)
@@ -43,7 +43,7 @@ def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> Non
     body.values |= zip(results(node), kept, strict=True)
 
 
-def in_place(state: State, carried: Mapping[str, tuple[Buffer, str]]) -> dict[str, Accumulator]:
+def in_place(state: State, carried: Mapping[str, tuple[Array, str]]) -> dict[str, Accumulator]:
     """Find the rankings that go on in the memory of the components: nothing else reads what these were."""
     update, found = state.update, dict[str, Accumulator]()
     for node in update.nodes:
@@ -63,7 +63,7 @@ PRINTERS: Mapping[type, Callable[[Body, Any, Mapping[str, Accumulator]], None]] 
 """What prints the operators of this module."""
 
 
-def _call(frame: Frame, scope: Scope, node: Rank, arg: Buffer, numbers: Buffer | Lazy, kept: Sequence[Buffer]) -> None:
+def _call(frame: Frame, scope: Scope, node: Rank, arg: Array, numbers: Array | Lazy, kept: Sequence[Array]) -> None:
     """Print how the ranking in `kept`, values and places, goes on with `arg`, whose elements have these `numbers`.
 
     Raises:
@@ -83,7 +83,7 @@ def _call(frame: Frame, scope: Scope, node: Rank, arg: Buffer, numbers: Buffer |
     if index is not None:
         call, more = "rank", [scope[index.axis].base, size]
     else:
-        assert isinstance(numbers, Buffer)
+        assert isinstance(numbers, Array)
         call, more = "rank_both", [_at(numbers, names), _stride(numbers, node.over), size]
     line = f"weft::{call}<{order}, {node.count}>({', '.join((*targets, *source, *more))});"
     _in_rows(frame.out, [(names[a], scope[a].valid) for a in rows], line)
@@ -98,7 +98,7 @@ def _in_rows(out: Writer, rows: Sequence[tuple[str, str]], line: str) -> None:
         _in_rows(out, rest, line)
 
 
-def _at(memory: Buffer, names: dict[Axis, str]) -> str:
+def _at(memory: Array, names: dict[Axis, str]) -> str:
     """Spell a pointer to the first element of a row."""
     if memory.variable:
         return f"&{memory.base}"
@@ -106,5 +106,5 @@ def _at(memory: Buffer, names: dict[Axis, str]) -> str:
     return memory.base if offset == "0" else f"{memory.base} + {offset}"
 
 
-def _stride(memory: Buffer, axis: Axis | None) -> str:
+def _stride(memory: Array, axis: Axis | None) -> str:
     return "0" if axis is None or memory.variable else factor(memory.strides[axis])

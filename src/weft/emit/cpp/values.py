@@ -13,25 +13,40 @@ from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Scalar
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Buffer:
-    """An item or a list of items in memory.
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A list in memory.
 
     Attributes:
-        base: pointer to the element where every axis is at its `origin`; or the variable itself.
+        base: pointer to the element where every axis is at its origin.
         dtype: of an element.
-        strides: elements from one index to the next, for each axis left: `dims`, and list axes that items do not have.
-        origin: for each axis of a list, the element at which the memory starts; 0 where nothing is said.
-        dims: the item's axes, those to be iterated still by their list axes.
+        strides: elements from one index to the next, for each axis.
+        origins: for each axis, the element at which the memory starts.
+    """
+
+    base: str
+    dtype: DType
+    strides: tuple[str, ...]
+    origins: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Array:
+    """An item in memory.
+
+    Attributes:
+        base: pointer to its first element; or the variable itself.
+        dtype: of an element.
+        strides: elements from one index to the next, for each of `dims`.
+        dims: its axes.
         variable: `base` is a variable that holds an item without axes.
-        owned: scratch of this kernel, and not a list.
+        owned: scratch of this kernel, and not a part of a list.
     """
 
     base: str
     dtype: DType
     strides: Mapping[Axis, str]
     dims: tuple[Axis, ...]
-    origin: Mapping[Axis, str]
     variable: bool = False
     owned: bool = False
 
@@ -63,8 +78,8 @@ class Lazy:
     args: tuple[Value, ...]
     dims: tuple[Axis, ...]
     dtype: DType
-    memory: Buffer | None = None
-    home: Buffer | None = None
+    memory: Array | None = None
+    home: Array | None = None
 
     @property
     def expr(self) -> Scalar | None:
@@ -82,7 +97,7 @@ class Lazy:
         return isinstance(self.node, Pointwise | Collapse)
 
 
-Value: TypeAlias = Buffer | Panel | Lazy
+Value: TypeAlias = Array | Panel | Lazy
 
 
 def resolved(value: Value) -> Value:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, replace
 
 from weft.block.check import Scope as Around
 from weft.block.program import (
     BlockNode,
     BlockType,
+    Buffer,
     Collapse,
     Dot,
     Extent,
@@ -17,18 +17,22 @@ from weft.block.program import (
     Graph,
     Index,
     Literal,
+    Load,
     Map,
     Pointwise,
+    Store,
+    Subscript,
 )
+from weft.block.ranges import All
 from weft.block.walk import copied
 from weft.emit.kinds import kind_of
-from weft.emit.ranges import Scope
-from weft.emit.text import is_word, plus, stripped
+from weft.emit.ranges import Scope, digit_of
+from weft.emit.text import is_word, plus, stripped, times
 from weft.emit.triton.frame import Frame, spread
 from weft.emit.triton.prelude import combiner
 from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
-from weft.emit.triton.values import GlobalBuffer, Local, Tile, Value
+from weft.emit.triton.values import Global, Made, Tile, Value
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -72,6 +76,10 @@ class Body:
             case Extent(name, space, dtype, axis):
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
+            case Buffer(name):
+                self.values[name] = Made(None, frozenset(self.scope))
+            case Load():
+                self._load(node)
             case Fill(name, arg, value):
                 self.values[name] = self.filled(name, self.item(arg), value, None)
             case _:  # where a copy lies is the compiler's to choose
@@ -80,27 +88,27 @@ class Body:
                 self.values[node.name] = self.item(same)
 
     def item(self, name: str) -> Tile:
-        """Return the item called `name`: loaded now, where it lies in memory still.
-
-        Raises:
-            UnsupportedError: it is a list that this kernel made.
-        """
+        """Return the item called `name`: a scalar that the kernel is given is loaded now, if it was not."""
         value = self.values[name]
-        match value:
-            case Tile():
-                return value
-            case GlobalBuffer():
-                assert value.item, name
-                loaded = self._loaded(name, value)
-                self.values[name] = loaded
-                return loaded
-            case Local():
-                raise UnsupportedError(f"list {value.name!r} would have to stay in a Triton kernel between two loops")
-            case _:
-                assert_never(value)
+        if isinstance(value, Global):
+            value = self._loaded(name, value, (), ())
+        assert isinstance(value, Tile), name
+        return value
 
-    def store(self, target: GlobalBuffer, value: Tile) -> None:
-        """Print a store of `value` where `target` is."""
+    def store(self, node: Store) -> None:
+        """Print what `node` does: a list that is made by one iteration in all stays in registers, too."""
+        target, value, at = self.values[node.memory], self.item(node.value), node.at
+        if isinstance(target, Made):
+            once = target.at is None and all(n.runs_once for a, n in self.around.maps.items() if a not in target.around)
+            target.at, target.item = at, value if once else None
+            if target.place is None:
+                return
+            target = target.place
+        assert isinstance(target, Global), node.memory
+        self.stored(target, value, at)
+
+    def stored(self, target: Global, value: Tile, at: tuple[Subscript, ...]) -> None:
+        """Print a store of `value` in `target` at `at`."""
         wanted = kind_of(target.dtype)
         text = coerced(Text(value.text, value.kind), wanted)
         if target.dtype.is_kept and value.held is not target.dtype:
@@ -108,8 +116,8 @@ class Body:
         if not value.dims:
             text = text if is_word(text) else self.frame.hold(stripped(text), "value")
         mask = self.frame.mask(value.dims)
-        at = address(self.frame, target, value.dims)
-        self.frame.out.line(call("tl.store", at, stripped(text), *([f"mask={mask}"] if mask else [])))
+        where = self.address(target, at, value.dims)
+        self.frame.out.line(call("tl.store", where, stripped(text), *([f"mask={mask}"] if mask else [])))
 
     def aligned(self, text: str, has: tuple[Axis, ...], dims: tuple[Axis, ...]) -> str:
         """Return the tensor `text` with axes `has` made to go with the axes `dims`: turned, and with dimensions of size 1."""
@@ -138,15 +146,70 @@ class Body:
         self.values[name] = tile
         return tile
 
-    def _loaded(self, name: str, memory: GlobalBuffer) -> Tile:
+    def _load(self, node: Load) -> None:
+        memory = self.values[node.memory]
+        if isinstance(memory, Made):
+            self.values[node.name] = self._whole(node, memory)
+            return
+        assert isinstance(memory, Global), node.memory
+        self._loaded(node.name, memory, node.at, node.dims)
+
+    def _whole(self, node: Load, memory: Made) -> Tile:
+        """Return all of a list that is in registers, as the item that `node` reads.
+
+        Raises:
+            UnsupportedError: it is not in registers, or read block by block.
+        """
+        if memory.item is None or memory.at is None:
+            raise UnsupportedError(f"list {node.memory!r} would have to stay in a Triton kernel between two loops")
+        axes = dict[Axis, Axis]()
+        for made, read in zip(memory.at, node.at, strict=True):
+            one, other = made.plain, read.plain
+            if one is None or other is None or not self._alike(one, other, memory.around, memory.item.dims):
+                raise UnsupportedError(
+                    f"list {node.memory!r} would have to stay in a Triton kernel where it is read block by block"
+                )
+            axes[one] = other
+        return replace(memory.item, dims=tuple(axes.get(a, a) for a in memory.item.dims))
+
+    def _alike(self, made: Axis, read: Axis, around: frozenset[Axis], dims: tuple[Axis, ...]) -> bool:
+        """Tell whether the block of `read` is that of `made`, whose lanes a list with axes `dims` has in registers."""
+        if made == read:
+            return True
+        node = self.around.maps[read]
+        lanes = self.frame.lanes
+        same = made not in dims or lanes[made].count == lanes[read].count
+        return read not in around and node.runs_once and node.range == All() and same
+
+    def _loaded(self, name: str, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...]) -> Tile:
         """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one."""
-        at = address(self.frame, memory, memory.dims)
-        mask = self.frame.mask(memory.dims)
+        where = self.address(memory, at, dims)
+        mask = self.frame.mask(dims)
         kind = kind_of(memory.dtype)
-        text = call("tl.load", at, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
+        text = call("tl.load", where, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
         if kind == "bool":
             text = cast(text, DType.bool)
-        return self._define(name, text, memory.dims, memory.dtype, 0.0, memory.dtype)
+        return self._define(name, text, dims, memory.dtype, 0.0, memory.dtype)
+
+    def address(self, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...]) -> str:
+        """Spell pointers to the elements of the item with axes `dims` that lies in `memory` at `at`."""
+        blocks, lanes, offsets = dict[Axis, list[str]](), dict[Axis, str](), list[str]()
+        for subscript, stride in zip(at, memory.strides, strict=True):
+            for factor, digit in subscript.terms:
+                first = digit_of(self.scope[digit.axis].base, digit, "//")
+                if first != "0":
+                    blocks.setdefault(digit.axis, []).append(times(first, str(factor), stride))
+                if digit.axis in dims:
+                    index = spread(self.frame.lanes[digit.axis].index, dims, (digit.axis,))
+                    step = times(str(factor), stride)
+                    lanes[digit.axis] = index if step == "1" else f"{index} * {step}"
+            if subscript.offset:
+                offsets.append(times(str(subscript.offset), stride))
+        # What belongs to a block by loops from the outermost, so that each loop adds its own to what is known before it; lanes
+        # added up by themselves: they are the same for all blocks, so the compiler does it before the loop.
+        offsets += [text for axis in self.scope for text in blocks.get(axis, ())]
+        within = " + ".join(lanes[a] for a in dims)
+        return plus(memory.base, *offsets, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))
 
     def _pointwise(self, node: Pointwise) -> None:
         args = [self.item(a) for a in node.args]
@@ -286,16 +349,3 @@ def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
         )
     alike = left is right or (left.is_kept and right.is_kept)
     return (left, right) if alike else (DType.float32, DType.float32)
-
-
-def address(frame: Frame, memory: GlobalBuffer, dims: tuple[Axis, ...]) -> str:
-    """Spell pointers to the elements of the item that `memory` is, its axes in the order `dims`."""
-    lanes = [
-        index if stride == "1" else f"{index} * {stride}"
-        for a in dims
-        for index in [spread(frame.lanes[a].index, dims, (a,))]
-        for stride in [memory.strides[a]]
-    ]
-    # Added up by themselves: they are the same for all blocks, so the compiler does it before the loop.
-    within = " + ".join(lanes)
-    return plus(memory.base, *memory.offset, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Final, Graph, Map, Place, Pointwise
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Pointwise
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
@@ -19,7 +19,7 @@ from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import Exact, element, jumps
 from weft.emit.triton.text import RESERVED, at_most, call
-from weft.emit.triton.values import GlobalBuffer
+from weft.emit.triton.values import Global, Made, Value
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
 from weft.target import Target
@@ -101,28 +101,28 @@ def emit(
     exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in every(kernel.nodes)))
     frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
     parameters = [*pointers.values(), *spelled.values()]
-    values: dict[str, GlobalBuffer] = {}
+    memories: dict[str, Global] = {}
     for read in kernel.reads:
         strides = {a: names.make(f"{pointers[read]}_s{i}") for i, a in enumerate(dims[read]) if a is not None}
         parameters += [
             names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
         ]
         # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its matmuls.
-        values[read] = GlobalBuffer(
-            pointers[read], types[read].dtype, strides, types[read].dims, (), not types[read].buffered
-        )
-    places = {
-        n: _written(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
-        for n in kernel.writes
-    }
-    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, dict(values))
+        own = tuple(strides[a] for a in types[read].lists)
+        memories[read] = Global(pointers[read], types[read].dtype, own)
+    for n in kernel.writes:
+        memories[n] = _written(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
+    values: dict[str, Value] = dict(memories)
     first = kernel.nodes[0]
+    chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
+    around = frozenset(m.axis for m in chain)
+    values |= {n: Made(memories[n], around) for n in kernel.writes if types[n].buffered}
+    top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values)
     early = prelude.starts_early(target)
     if early:
         # Before the first thread block can end: who waits for this kernel relies on it having waited for those before.
         frame.out.line(call("weft_after_others"))
-    chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
-    grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
+    grid = _grid(frame, top, chain) if chain else _serial(top, {n: memories[n] for n in kernel.writes})
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
     text = "\n".join(body)
@@ -134,7 +134,7 @@ def emit(
     return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, constants, tuple(grid), early)
 
 
-def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> GlobalBuffer:
+def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Global:
     """Describes the tensor at `base`. Its strides, products of sizes, are made 64 bits wide, so that offsets in large
     tensors are.
     """
@@ -146,7 +146,7 @@ def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, st
         first, *rest = stride.split(" * ")
         text = " * ".join([f"tl.cast({first}, tl.int64)", *rest])
         wide[axis] = frame.hold(text, f"{base}_by_{axis.name.split('.')[-1]}")
-    return GlobalBuffer(base, kind.dtype, wide, kind.dims, (), not kind.buffered)
+    return Global(base, kind.dtype, tuple(wide[a] for a in kind.lists))
 
 
 def _stays_near(axis: Axis, stride: int) -> bool:
@@ -193,16 +193,16 @@ def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[A
 _LEAST = 16
 
 
-def _serial(top: Body, places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
+def _serial(top: Body, places: Mapping[str, Global]) -> list[GridLoop]:
     """Prints a launch without a grid: one thread block does it all."""
-    loops.run(top, {n: m for n, m in places.items() if top.types[n].buffered})
+    loops.run(top)
     for name, memory in places.items():
         if not top.types[name].buffered:
-            top.store(memory, top.item(name))
+            top.stored(memory, top.item(name), ())
     return []
 
 
-def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, GlobalBuffer]) -> list[GridLoop]:
+def _grid(frame: Frame, top: Body, chain: Sequence[Map]) -> list[GridLoop]:
     """Prints the nested grid loops as one: thread block number `program` has one block of each."""
     limits: list[GridLoop] = []
     frame.out.line("program = tl.program_id(0)")
@@ -233,7 +233,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Gl
             valid = frame.hold(at_most(str(node.tile), minus(bound.stop, base)), f"{base}_len")
         scope[node.axis] = BlockText(base, valid, str(node.tile))
         frame.enter(node, scope[node.axis])
-    _levels(top, chain, list(scope.values()), places)
+    _levels(top, chain, list(scope.values()))
     return limits
 
 
@@ -258,13 +258,11 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     )
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, GlobalBuffer]) -> None:
-    """Prints what a thread block does: inputs seen through each level of the grid, then the body of the last."""
-    body, scope, given = top, dict[Axis, BlockText](), dict(places)
-    for node, step in zip(chain, steps, strict=True):
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText]) -> None:
+    """Prints what a thread block does: the body of the last of the grid's loops."""
+    body, scope = top, dict[Axis, BlockText]()
+    *outer, last = chain
+    for node, step in zip(outer, steps, strict=False):
         scope[node.axis] = step
-        if node is chain[-1]:
-            loops.iteration(body, node, dict(scope), given, {})
-            return
         body = loops.entered(body, node, dict(scope))
-        given = {o.inner: given[o.outer] for o in node.outputs if not isinstance(o, Final) and o.outer in given}
+    loops.iteration(body, last, {**scope, last.axis: steps[-1]}, {})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weft.block.program import Subscript
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.triton.scalar import COMPUTED, cast
 from weft.tensor.axes import Axis
@@ -60,30 +60,34 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalBuffer:
-    """An item or a list of items in global memory.
+class Global:
+    """Global memory: a list of items, or the one element of a scalar.
 
     Attributes:
         base: pointer to its first element.
-        strides: elements from one index to the next, for each axis that is left.
-        dims: the item's axes, those to be iterated still by their list axes.
-        offset: elements from `base` to where the current blocks of the axes that are set begin.
-        item: no list is left to iterate.
+        strides: elements from one index to the next, for each axis of the list.
     """
 
     base: str
     dtype: DType
-    strides: Mapping[Axis, str]
-    dims: tuple[Axis, ...]
-    offset: tuple[str, ...]
-    item: bool
+    strides: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A list that this kernel itself makes, block by block: it has no place in registers."""
+@dataclass(slots=True)
+class Made:
+    """A list that the kernel being printed makes itself.
 
-    name: str
+    Attributes:
+        place: where other kernels read it, if they do.
+        around: axes of the loops around those that make it; of one that other kernels read, those of the grid.
+        at: where its one item was stored; None before.
+        item: the whole list, where the loops that stored it have one iteration: then it is in registers.
+    """
+
+    place: Global | None
+    around: frozenset[Axis]
+    at: tuple[Subscript, ...] | None = None
+    item: Tile | None = None
 
 
-Value: TypeAlias = Tile | GlobalBuffer | Local
+Value: TypeAlias = Tile | Global | Made

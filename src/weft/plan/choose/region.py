@@ -17,10 +17,9 @@ from weft.options import current
 from weft.plan.choose.select import select
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
-from weft.plan.targets.interface import given
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
 from weft.run.cache import Json
-from weft.schedule import KernelNodes, Schedule, tensor_of
+from weft.schedule import KernelNodes, Schedule
 from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 from weft.verify import Verdict, verify
@@ -228,5 +227,4 @@ def _cost(costs: Costs, index: int) -> Cost:
 
 def _passed(part: KernelNodes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names the values that a kernel takes, tensors begun by an earlier one among them, and those that it gives."""
-    writes = tuple(tensor_of(part, n)[0] for n in part.writes)
-    return (*part.reads, *(writes[i] for i in given(part))), writes
+    return (*part.reads, *part.begun), part.writes

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from weft.block.check import Scope, infer
 from weft.block.program import BlockProgram, BlockType
 from weft.emit.calls import list_dims, size_names
 from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
-from weft.schedule import KernelNodes, tensor_of
+from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis
 
 
 def given(part: KernelNodes) -> tuple[int, ...]:
     """Returns the writes of a kernel into a tensor that an earlier kernel has begun, by place."""
-    rests = {join.rest for join in part.joins}
-    return tuple(i for i, name in enumerate(part.writes) if name in rests)
+    return tuple(i for i, name in enumerate(part.writes) if name in part.begun)
 
 
 def dims_of(applied: BlockProgram, part: KernelNodes) -> dict[str, tuple[Axis, ...]]:
-    """Returns the axes of each tensor that a kernel reads or writes, in memory order, as the kernel calls them."""
-    return {name: _tensor_axes(applied, part, name) for name in (*part.reads, *part.writes)}
+    """Returns the axes of each tensor that a kernel reads or writes, in memory order."""
+    return {name: _axes_of(applied, name) for name in (*part.reads, *part.writes)}
 
 
-def _tensor_axes(applied: BlockProgram, part: KernelNodes, name: str) -> tuple[Axis, ...]:
-    tensor, axes = tensor_of(part, name)
-    own = {whole: a for a, whole in axes.items()}
-    return tuple(own.get(a, a) for a in _axes_of(applied, tensor))
-
-
-def _axes_of(applied: BlockProgram, name: str) -> Sequence[Axis]:
+def _axes_of(applied: BlockProgram, name: str) -> tuple[Axis, ...]:
     for known, kind in applied.inputs:
         if known == name:
             return kind.lists

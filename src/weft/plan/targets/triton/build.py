@@ -16,7 +16,6 @@ from weft.plan.targets.bench import dense
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.interface import signature, size_of
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
-from weft.schedule import tensor_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 
@@ -71,11 +70,10 @@ def launched(
     values = dict(inputs)
     for each in kernels:
         part = each.spec.part
-        writes = [tensor_of(part, n)[0] for n in part.writes]
-        begun = [values[writes[i]] for i in each.binary.signature.kernel.given]
+        begun = [values[n] for n in part.begun]
         passed = [sizes[s] for s in each.binary.signature.passed]
         made = each.binary.launch(*(values[n] for n in part.reads), *begun, *passed)
-        values.update(zip(writes, made, strict=True))
+        values.update(zip(part.writes, made, strict=True))
     return values
 
 
