@@ -18,6 +18,7 @@ from weft.block.program import (
     BlockProgram,
     BlockType,
     Broadcast,
+    Buffer,
     Collapse,
     Dot,
     Extent,
@@ -29,14 +30,18 @@ from weft.block.program import (
     Index,
     Iterate,
     Layout,
+    Load,
     Map,
     Place,
     Pointwise,
     Stacked,
     Stage,
     State,
+    Store,
+    Subscript,
 )
 from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
+from weft.block.transfers import with_transfers
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -155,6 +160,23 @@ def _graph(program: BlockProgram, **fields: object) -> BlockProgram:
     return replace(program, graph=replace(program.graph, **fields))
 
 
+STORED = with_transfers(sum_of_rows())
+
+
+def moved(form: type[Buffer | Load | Store], **changes: object) -> BlockProgram:
+    """STORED, its only operator of this form changed."""
+
+    def visit(graph: Graph) -> Graph:
+        return replace(graph, nodes=tuple(changed(n) for n in graph.nodes))
+
+    def changed(node: BlockNode) -> BlockNode:
+        if isinstance(node, Map):
+            return replace(node, body=visit(node.body))
+        return replace(node, **changes) if isinstance(node, form) else node
+
+    return replace(STORED, graph=visit(STORED.graph))
+
+
 SUM = sum_of_rows()
 BOTH = block_map((M, N), (M, N))
 FOUR = Space("FOUR", 4)
@@ -240,6 +262,15 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("the segments' map has one iteration a segment", "k", edit("k", range=Segment(M, 4))),
     ("what begins at 0 has nothing before it", "k", edit("k", range=Band(M, None, Diagonal(), Part.before))),
     ("only a band has a part before", "k", edit("k", range=All(Part.before))),
+    ("items have axes of the memory that they lie in", "list", moved(Buffer, dims=(N,))),
+    ("an item is stored, not a list", "list", moved(Store, value="x1")),
+    ("items are loaded from memory and stored there", "r", moved(Store, memory="r")),
+    ("memory has a subscript for each axis", "x", moved(Load, at=(Subscript.of(M),))),
+    ("subscripts are of blocks of maps around", "x", moved(Load, at=(Subscript.of(M), Subscript.of(N)))),
+    ("an item's axes decide where it lies", "x", moved(Load, at=(Subscript.of(M), Subscript((), 3)))),
+    ("an item lies as its elements are numbered", "x", moved(Load, at=(Subscript.of(M), Subscript.of(K, 2)))),
+    ("memory has a subscript of its own space", "x", moved(Load, at=(Subscript.of(K), Subscript.of(M)))),
+    ("an item has the axes of its memory's items", "x", moved(Load, dims=(M,))),
     ("only a loop with state is peeled", "m", edit("m", range=All(Part.full))),
 )  # fmt: skip
 

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from testkit.emit.harness import dims_of
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
 from testkit.emit.triton_programs import TritonProgram, load
 from testkit.schedules import fused
-from weft.block.program import Fill, Grouped, Iterate, Map
+from weft.block.program import Fill
 from weft.block.ranges import Part
 from weft.block.walk import maps
 from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
@@ -317,14 +316,6 @@ def test_what_triton_kernels_do_not_do_is_refused() -> None:
             _only(Case(placed(product, m=tile, n=tile, k=levels((LOOP, 16))), {}))
     with pytest.raises(UnsupportedError, match=r"cuda:80 has no float8_e4m3fn: .* 8\.9"):
         _only(CASES["linear_e4m3"], Target("cuda", "80"))
-    base = _linear(DType.float32)
-    (outer,) = base.graph.nodes
-    assert isinstance(outer, Map)
-    grouped = tuple(
-        replace(f, access=Grouped(f.access.over, 2)) if isinstance(f.access, Iterate) else f for f in outer.inputs
-    )
-    with pytest.raises(UnsupportedError, match="in groups"):
-        _only(Case(replace(base, graph=replace(base.graph, nodes=(replace(outer, inputs=grouped),))), {}))
 
 
 def test_a_tensor_has_the_axes_of_its_list() -> None:

@@ -16,7 +16,7 @@ from testkit.emit.harness import compiled, units
 from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Graph, Join, Map, Place
+from weft.block.program import BlockNode, BlockProgram, Graph, Map, Place
 from weft.block.ranges import First
 from weft.block.walk import maps, spaces
 from weft.emit import triton
@@ -120,11 +120,11 @@ def blocks(
 def test_both_parts_go_into_one_tensor(first: LevelPlace, target: str, tmp_path: Path) -> None:
     """At the top the first block and the rest are a launch each, and there is no third that copies."""
     applied = blocks(ALTERNATIVES["one_query_1"], first)
-    (join,) = (n for n in applied.graph.nodes if isinstance(n, Join))
     one, two = kernels(applied)
-    assert join.first in one.writes
-    assert two.writes == (join.rest,)
-    assert set(two.reads) > set(one.writes) - {join.first}
+    (whole,) = applied.graph.outputs
+    assert whole in one.writes
+    assert two.writes == two.begun == (whole,)
+    assert set(two.reads) > set(one.writes) - {whole}
     (kernel,) = compiled([applied], tmp_path, quickly=True, target=target)
     for size in (1, 3, 4, 5, 9):
         sizes = {"D": 3, "N": 6, "L": size}

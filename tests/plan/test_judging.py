@@ -59,7 +59,7 @@ FAULTS = {
     "not written": ("t4_1[i * K + j] = t17;", "(void)t17;", "nan where eager gives"),
     "written beside": ("t4_1[i * K + j] = t17", "t4_1[i * K + j + 1] = t17", "written beside a tensor"),
     "crash": ("t_1[i * K + j] = t9", "*(volatile float*)8 = t9", "crashed (SIGSEGV)"),
-    "overflow": ("weft::maximum(t7_lanes[lane], x_2[i * x_s0 + j * x_s1_in])", "0.0f", "eager"),
+    "overflow": ("weft::maximum(t7_lanes[lane], x_1[i * x_s0 + j * x_s1_in])", "0.0f", "eager"),
 }
 
 

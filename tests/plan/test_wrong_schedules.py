@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from testkit.block import programs
 from weft.block.program import BlockNode, BlockProgram, Dot, Fill, Graph, Map, Pointwise
 from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
-from weft.errors import VerificationError
+from weft.errors import InvalidProgramError, VerificationError
 from weft.plan import Example, compile_region
 from weft.plan.targets import base
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
@@ -97,6 +98,10 @@ BUGS: dict[str, tuple[Schedule, Callable[[BlockNode], BlockNode] | None]] = {
 }
 
 
+# What the check of types knows, as the padding of blocks, is refused by it first.
+WRONG = "the scheduled program does not compute what was written|padding along k holds 0.0"
+
+
 @pytest.fixture(params=BUGS)
 def planted(request) -> Iterator[Schedule]:
     """A schedule that is applied with a bug from here on."""
@@ -120,7 +125,7 @@ def planted(request) -> Iterator[Schedule]:
 def test_the_region_is_refused(planted):
     program = programs.linear_relu()
     example = Example({s.name: 300 for s in program.spaces()}, {n.name: None for n in program.inputs}, 2)
-    with pytest.raises(VerificationError, match="does not compute what was written"):
+    with pytest.raises((VerificationError, InvalidProgramError), match=WRONG):
         compile_region(program, example, planted)
 
 
@@ -133,7 +138,7 @@ def test_the_function_runs_in_pytorch_with_the_reason(planted):
     assert program.kernels == ()
     assert program.fallbacks
     for fallback in program.fallbacks:  # one for each call that the region covered
-        assert "the scheduled program does not compute what was written" in fallback.reason
+        assert re.search(WRONG, fallback.reason)
     torch.testing.assert_close(program(*given), linear_relu(*given))
     with torch.no_grad():
         torch.testing.assert_close(weft.compile(linear_relu)(*given), linear_relu(*given))

@@ -20,7 +20,7 @@ from testkit.verify.bugs import (
 from testkit.verify.edges import everywhere
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Collapse, Fill, Iterate, Map, Pointwise
+from weft.block.program import BlockNode, BlockProgram, Collapse, Fill, Load, Map, Pointwise
 from weft.block.ranges import Remainder, Segment
 from weft.block.walk import maps
 from weft.errors import ScheduleError
@@ -78,14 +78,10 @@ def applied_to(program: TensorProgram) -> BlockProgram:
 
 
 def test_a_program_that_cannot_run_is_undecided():
-    def wrong_axis(node: BlockNode) -> BlockNode:
-        if isinstance(node, Map) and node.state is not None:
-            lists = {f.access.over for f in node.inputs if isinstance(f.access, Iterate)}
-            first = min(lists, key=str)
-            return replace(node, inputs=tuple(replace(f, access=Iterate(first)) for f in node.inputs))
-        return node
+    def outside(node: BlockNode) -> BlockNode:
+        return replace(node, at=tuple(replace(s, offset=1) for s in node.at)) if isinstance(node, Load) else node
 
-    verdict = verify(PROGRAM, everywhere(WHOLE_LOOP, wrong_axis))
+    verdict = verify(PROGRAM, everywhere(WHOLE_LOOP, outside))
     assert verdict.equal is None
     assert "could not be run" in verdict.reason
 

@@ -140,7 +140,7 @@ def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:
         return _changed(value, _axes_of, new)
     if value.__class__ is not tuple:
         return new.get(value, value)
-    parts = tuple([_replaced(each, new) if each.__class__ is tuple else new.get(each, each) for each in value])
+    parts = tuple([_replaced(each, new) for each in value])
     return value if parts == value else parts
 
 

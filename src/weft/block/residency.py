@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft.block.program import BlockNode, Buffer, Final, Graph, Map, Store
+from weft.block.program import BlockNode, Buffer, Final, Graph, Load, Map, Store
 from weft.block.walk import operands, overwritten, results, shared
 
 
@@ -73,15 +73,27 @@ class SharedBytes:
 
 
 class Frame:
-    """The values that live in one graph while its operators run, in order; `held`: the bytes of each that is there."""
+    """The values that live in one graph while its operators run, in order; `held`: the bytes of each that is there; `waiting`:
+    of those that are loaded, and have not been read yet.
+    """
 
-    def __init__(self, memory: LiveBytes, graph: Graph, held: Mapping[str, SharedBytes]) -> None:
-        self.memory, self.held = memory, dict(held)
+    def __init__(
+        self,
+        memory: LiveBytes,
+        graph: Graph,
+        held: Mapping[str, SharedBytes],
+        waiting: Mapping[str, int] | None = None,
+    ) -> None:
+        self.memory, self.held, self.waiting = memory, dict(held), dict(waiting or {})
         self.last = memory.last_reads(graph)
         self._drop([name for name in self.held if name not in self.last])
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Note that operator number `at` gave results of these sizes."""
+        if isinstance(node, Load):
+            self.waiting |= sizes
+            return
+        self._read(node)
         same = shared(node)
         for name, size in sizes.items():
             if same in self.held:
@@ -100,6 +112,7 @@ class Frame:
 
     def stored(self, at: int, node: Store, local: SharedBytes | None, sizes: Mapping[str, int]) -> None:
         """Note that operator number `at` has put its value, of this size, into memory: `local`, or None if it is global."""
+        self._read(node)
         if local is not None:
             for size in sizes.values():
                 if self._ends(node.value, at) and self.held[node.value].names == 1:
@@ -111,6 +124,7 @@ class Frame:
 
     def enter(self, at: int, node: Map) -> None:
         """Note the start of the map that is operator number `at`: it goes on with the state that it resumes, in its place."""
+        self._read(node)
         resumed = () if node.state is None else node.state.resume or ()
         outer = {f.inner: f.outer for f in node.inputs}
         self._drop([n for n in dict.fromkeys(outer[r] for r in resumed) if self._ends(n, at)])
@@ -126,11 +140,18 @@ class Frame:
 
     def demand(self, name: str) -> int:
         """Take the value `name` out, in a place of its own: its bytes, still held; 0 if it is not here."""
+        if name in self.waiting:
+            self._take(name, self.waiting.pop(name))
         place = self.held.pop(name, SharedBytes(0))
         if place.names > 1:
             place.names -= 1
             self.memory.take(place.size)
         return place.size
+
+    def _read(self, node: BlockNode) -> None:
+        for name in operands(node):
+            if name in self.waiting:
+                self._take(name, self.waiting.pop(name))
 
     def _take(self, name: str, size: int) -> None:
         self.memory.take(size)
@@ -171,10 +192,15 @@ class LoopFrame:
         state = self.node.state
         assert state is not None
         leaving, held = {o.inner for o in self.node.outputs if not isinstance(o, Final)}, self._held()
+        waiting = dict[str, int]()
         for name, feed in zip(state.update.inputs[len(self.state) :], state.feeds, strict=True):
-            if feed in body.held and feed not in leaving:
+            if feed in leaving:
+                continue
+            if feed in body.held:
                 held[name] = body.held.pop(feed)
-        return Frame(self.memory, state.update, held)
+            elif feed in body.waiting:
+                waiting[name] = body.waiting.pop(feed)
+        return Frame(self.memory, state.update, held, waiting)
 
     def end(self, body: Frame, update: Frame | None) -> None:
         """Close an iteration: the state is the new one."""

@@ -26,7 +26,7 @@ from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Put
-from weft.emit.cpp.values import Array, Lazy, Memory, Panel, Value, resolved
+from weft.emit.cpp.values import Array, Lazy, Panel, StoredList, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -61,7 +61,7 @@ class Body:
     values: dict[str, Value]
     reductions: list[Lazy] = field(default_factory=list[Lazy])
     homes: dict[str, Array] = field(default_factory=dict[str, Array])
-    memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    memories: dict[str, StoredList] = field(default_factory=dict[str, StoredList])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
         """Note what `node` computes; print it where it is a matmul or a copy."""

@@ -10,7 +10,7 @@ from weft.block.program import Subscript
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
-from weft.emit.cpp.values import Array, Memory
+from weft.emit.cpp.values import Array, StoredList
 from weft.emit.ranges import Scope, digit_of
 from weft.emit.text import Names, minus, plus, times
 from weft.errors import Location
@@ -78,7 +78,7 @@ class Frame:
 
 def part(
     frame: Frame,
-    memory: Memory,
+    memory: StoredList,
     at: Sequence[Subscript],
     dims: tuple[Axis, ...],
     scope: Scope,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Graph, Map, Place
+from weft.block.program import BlockProgram, BlockType, Graph, Map, Once, Place
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
@@ -18,7 +18,7 @@ from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
-from weft.emit.cpp.values import Array, Memory, Value
+from weft.emit.cpp.values import Array, StoredList, Value
 from weft.emit.ranges import BlockText, bounds, describe
 from weft.emit.text import Names, minus, plus, times
 from weft.schedule import KernelNodes
@@ -71,7 +71,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
     frame = Frame(names, spelled)
-    values, memories = dict[str, Value](), dict[str, Memory]()
+    values, memories = dict[str, Value](), dict[str, StoredList]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
         for place, axis in enumerate(unit.dims[name]):
@@ -94,7 +94,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     first = kernel.nodes[0]
     if isinstance(first, Map) and first.place is Place.grid:
         out.line(f"const int threads = (int)words[{word}];")
-        _grid(frame, out, top, first)
+        _grid(frame, out, top, first, places)
     else:
         _serial(frame, out, top, places)
     text = "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
@@ -106,9 +106,9 @@ def _scalar(pointer: str, kind: BlockType) -> Array:
     return Array(pointer, kind.dtype, {}, ())
 
 
-def _list(pointer: str, kind: BlockType, strides: Mapping[Axis, str]) -> Memory:
+def _list(pointer: str, kind: BlockType, strides: Mapping[Axis, str]) -> StoredList:
     """Describes the tensor at `pointer`."""
-    return Memory(pointer, kind.dtype, tuple(strides[a] for a in kind.lists), ("0",) * len(kind.lists))
+    return StoredList(pointer, kind.dtype, tuple(strides[a] for a in kind.lists), ("0",) * len(kind.lists))
 
 
 def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str, BlockType]) -> dict[str, str]:
@@ -144,7 +144,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
     return made.lines
 
 
-def _grid(frame: Frame, out: Writer, top: Body, first: Map) -> None:
+def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Array]) -> None:
     """Prints the parallel region: one iteration of a flat loop for each block of the nested grid maps."""
     chain = grid_chain(first)
     counts: list[str] = []
@@ -155,7 +155,7 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map) -> None:
     steps, extents = _steps(frame, chain, counts)
     for count, extent in zip(counts, extents, strict=True):
         out.line(f"const i64 {count} = {extent};")
-    _levels(top, chain, steps)
+    _levels(top, chain, steps, places)
     out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
     out.line("#pragma omp parallel num_threads(team)")
     with out.block(""):
@@ -206,14 +206,15 @@ def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[l
     return list(scope.values()), extents
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText]) -> None:
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Array]) -> None:
     """Prints what a program does: the body of the last of the grid's loops."""
-    body, scope = top, dict[Axis, BlockText]()
+    body, scope, given = top, dict[Axis, BlockText](), places
     *outer, last = chain
     for node, step in zip(outer, steps, strict=False):
         scope[node.axis] = step
         body = loops.entered(body, node, dict(scope))
-    loops.iteration(body, last, {**scope, last.axis: steps[-1]}, {}, {})
+        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Once)}
+    loops.iteration(body, last, {**scope, last.axis: steps[-1]}, given, {})
 
 
 __all__ = ["Dims", "Unit", "emit", "emit_many", "list_dims", "size_names"]

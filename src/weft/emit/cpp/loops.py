@@ -33,7 +33,7 @@ from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import at_most
-from weft.emit.cpp.values import Array, Lazy, Memory, Value, resolved
+from weft.emit.cpp.values import Array, Lazy, StoredList, Value, resolved
 from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
 from weft.emit.text import is_word, minus, plus, times
 from weft.tensor.axes import Axis
@@ -105,7 +105,7 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     return Body(body.frame, scope, around, node.body, types, values, memories=memories)
 
 
-def _reserved(body: Body, node: Buffer) -> Memory:
+def _reserved(body: Body, node: Buffer) -> StoredList:
     """Reserve scratch for the whole of the list that maps of `body`'s graph store, for the current blocks of the loops around."""
     frame, scope = body.frame, body.scope
     makers = [n for n in body.graph.nodes if isinstance(n, Map) and node.name in stored(n)]
@@ -118,7 +118,7 @@ def _reserved(body: Body, node: Buffer) -> Memory:
     extents = [ranges[a].most for a in axes]
     base = frame.scratch(node.name, element(node.dtype), times(*extents))
     strides = row_major(axes, extents)
-    return Memory(base, node.dtype, tuple(strides[a] for a in node.axes), tuple(ranges[a].start for a in node.axes))
+    return StoredList(base, node.dtype, tuple(strides[a] for a in node.axes), tuple(ranges[a].start for a in node.axes))
 
 
 def _loop(body: Body, node: Map) -> None:

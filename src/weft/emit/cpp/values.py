@@ -14,7 +14,7 @@ from weft.tensor.scalar import Arg, Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class StoredList:
     """A list in memory.
 
     Attributes:

@@ -166,8 +166,9 @@ class Body:
         for made, read in zip(memory.at, node.at, strict=True):
             one, other = made.plain, read.plain
             if one is None or other is None or not self._alike(one, other, memory.around, memory.item.dims):
+                loop = self.around.maps[next(iter(read.axes))].name
                 raise UnsupportedError(
-                    f"list {node.memory!r} would have to stay in a Triton kernel where it is read block by block"
+                    f"list {node.memory!r} would have to stay in a Triton kernel where loop {loop!r} goes over it block by block"
                 )
             axes[one] = other
         return replace(memory.item, dims=tuple(axes.get(a, a) for a in memory.item.dims))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.block.check import Scope as Around
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Place, Pointwise
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Place, Pointwise
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
@@ -122,7 +122,8 @@ def emit(
     if early:
         # Before the first thread block can end: who waits for this kernel relies on it having waited for those before.
         frame.out.line(call("weft_after_others"))
-    grid = _grid(frame, top, chain) if chain else _serial(top, {n: memories[n] for n in kernel.writes})
+    places = {n: memories[n] for n in kernel.writes if not types[n].buffered}
+    grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
     body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
     text = "\n".join(body)
@@ -197,12 +198,11 @@ def _serial(top: Body, places: Mapping[str, Global]) -> list[GridLoop]:
     """Prints a launch without a grid: one thread block does it all."""
     loops.run(top)
     for name, memory in places.items():
-        if not top.types[name].buffered:
-            top.stored(memory, top.item(name), ())
+        top.stored(memory, top.item(name), ())
     return []
 
 
-def _grid(frame: Frame, top: Body, chain: Sequence[Map]) -> list[GridLoop]:
+def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Global]) -> list[GridLoop]:
     """Prints the nested grid loops as one: thread block number `program` has one block of each."""
     limits: list[GridLoop] = []
     frame.out.line("program = tl.program_id(0)")
@@ -233,7 +233,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map]) -> list[GridLoop]:
             valid = frame.hold(at_most(str(node.tile), minus(bound.stop, base)), f"{base}_len")
         scope[node.axis] = BlockText(base, valid, str(node.tile))
         frame.enter(node, scope[node.axis])
-    _levels(top, chain, list(scope.values()))
+    _levels(top, chain, list(scope.values()), places)
     return limits
 
 
@@ -258,11 +258,15 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     )
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText]) -> None:
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Global]) -> None:
     """Prints what a thread block does: the body of the last of the grid's loops."""
-    body, scope = top, dict[Axis, BlockText]()
+    body, scope, given = top, dict[Axis, BlockText](), places
     *outer, last = chain
     for node, step in zip(outer, steps, strict=False):
         scope[node.axis] = step
         body = loops.entered(body, node, dict(scope))
-    loops.iteration(body, last, {**scope, last.axis: steps[-1]}, {})
+        given = {o.inner: given[o.outer] for o in node.outputs if isinstance(o, Once)}
+    made = loops.iteration(body, last, {**scope, last.axis: steps[-1]}, {})
+    for output in last.outputs:
+        if isinstance(output, Once):
+            made.stored(given[output.outer], made.item(output.inner), ())
