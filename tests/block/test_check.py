@@ -38,9 +38,9 @@ from weft.block.program import (
     Stage,
     State,
     Store,
-    Subscript,
 )
 from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
+from weft.block.subscripts import Subscript
 from weft.block.transfers import with_transfers
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis, Space

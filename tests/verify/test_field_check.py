@@ -20,7 +20,7 @@ from testkit.verify.bugs import (
 from testkit.verify.edges import everywhere
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Collapse, Fill, Load, Map, Pointwise
+from weft.block.program import BlockNode, BlockProgram, Collapse, Fill, Load, Pointwise
 from weft.block.ranges import Remainder, Segment
 from weft.block.walk import maps
 from weft.errors import ScheduleError

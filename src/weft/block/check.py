@@ -17,7 +17,6 @@ from weft.block.program import (
     Broadcast,
     Buffer,
     Collapse,
-    Digit,
     Dot,
     Extent,
     Feed,
@@ -42,6 +41,7 @@ from weft.block.program import (
     exports,
 )
 from weft.block.ranges import All, Band, First, Part, Remainder, Segment, Within
+from weft.block.subscripts import Digit
 from weft.block.walk import maps, operands, results, sub_blocks
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis

@@ -9,8 +9,7 @@ number for each row, `t2.T` a block the other way round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from weft.block.accumulation import Accumulation, steps, uses
 from weft.block.program import (
@@ -41,6 +40,7 @@ from weft.block.program import (
     Store,
 )
 from weft.block.ranges import All, Band, Diagonal, First, Part, Remainder, Segment, Within
+from weft.block.shown import ShownBuffer, ShownGraph, ShownItem, ShownList, ShownValue
 from weft.block.table1 import operator
 from weft.block.text import (
     expression,
@@ -69,50 +69,6 @@ def listing(program: BlockProgram, *, numbered: bool = False) -> str:
     return "\n".join(f"{i:{width}} {line}" for i, line in enumerate(lines, 1))
 
 
-@dataclass(eq=False)
-class _Buffer:
-    """A list in memory. An intermediate has no name until it is first printed."""
-
-    slots: tuple[Axis, ...]
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    """A value that is a list over `lists`: `buffer`, with the slots in `bound` fixed."""
-
-    buffer: _Buffer
-    bound: Mapping[Axis, str]
-    lists: tuple[Axis, ...]
-    dims: tuple[Axis, ...]
-
-
-@dataclass(eq=False)
-class _Item:
-    """A value that is an item: `text` once it is named, `source` where it has to be loaded."""
-
-    dims: tuple[Axis, ...]
-    text: str | None = None
-    source: _List | None = None
-
-
-_Value: TypeAlias = _List | _Item
-
-
-@dataclass(eq=False)
-class _Frame:
-    """One graph being printed: its values so far, and the buffers that each value is stored to."""
-
-    around: tuple[Map, ...]
-    values: dict[str, _Value] = field(default_factory=dict[str, _Value])
-    stores: dict[str, list[_Buffer]] = field(default_factory=dict[str, list[_Buffer]])
-
-    def item(self, name: str) -> _Item:
-        """Returns the value as an item. A list is malformed here, and seen as if it were loaded whole."""
-        value = self.values[name]
-        return value if isinstance(value, _Item) else _Item(value.dims, source=value)
-
-
 class _Printer:
     """The printing of one program; `lines` is the result."""
 
@@ -124,26 +80,27 @@ class _Printer:
         self._extents = extent_names(self._spaces)
         self._whole: dict[Axis, Axis] = {}  # of a part of a list, to the axis of the whole
         self._inside = {m.axis: m.range.through for m in maps(program.graph) if m.range.through is not None}
-        top = _Frame(())
+        top = ShownGraph(())
         names = input_names(name for name, _ in program.inputs)
         for (name, kind), shown in zip(program.inputs, names, strict=True):
-            view = _List(_Buffer(kind.lists, shown), {}, kind.lists, kind.dims)
-            top.values[name] = view if kind.lists else _Item(kind.dims, source=view)
+            view = ShownList(ShownBuffer(kind.lists, shown), {}, kind.lists, kind.dims)
+            top.values[name] = view if kind.lists else ShownItem(kind.dims, source=view)
         outputs = list(zip(program.graph.outputs, program.output_axes, strict=True))
         for i, (name, axes) in enumerate(outputs, 1):
-            buffer = _Buffer(axes, f"O{i}" if len(outputs) > 1 else "O")
+            buffer = ShownBuffer(axes, f"O{i}" if len(outputs) > 1 else "O")
             top.stores.setdefault(name, []).append(buffer)
         self._joins(program.graph, top)
         for node in program.graph.nodes:
             self._node(node, top)
-        self._store_inputs(program.graph, top)
+        for name in (*program.graph.inputs, *(n.name for n in program.graph.nodes if isinstance(n, Buffer))):
+            self._store(name, top)
 
     # Lines.
 
-    def _line(self, frame: _Frame, text: str) -> None:
+    def _line(self, frame: ShownGraph, text: str) -> None:
         self.lines.append("  " * len(frame.around) + text)
 
-    def _use(self, item: _Item, frame: _Frame) -> str:
+    def _use(self, item: ShownItem, frame: ShownGraph) -> str:
         """Returns the text of `item`, and prints its load before its first use."""
         if item.text is None:
             self._temporaries += 1
@@ -153,7 +110,7 @@ class _Printer:
                 self._line(frame, f"{item.text} = load({place})")
         return item.text
 
-    def _place(self, buffer: _Buffer, bound: Mapping[Axis, str]) -> str:
+    def _place(self, buffer: ShownBuffer, bound: Mapping[Axis, str]) -> str:
         """Names one item of `buffer`: at `bound`, else at the current iterations."""
         if buffer.name is None:
             self._intermediates += 1
@@ -161,42 +118,42 @@ class _Printer:
         indices = [bound.get(a) or self._variables.get(a, ":") for a in buffer.slots]
         return f"{buffer.name}[{','.join(indices)}]" if indices else buffer.name
 
-    def _store(self, name: str, frame: _Frame) -> None:
+    def _store(self, name: str, frame: ShownGraph) -> None:
         for buffer in frame.stores.get(name, ()):
             match frame.values[name]:
-                case _Item() as item:
+                case ShownItem() as item:
                     text = self._use(item, frame)
-                case _List(source, bound):
+                case ShownList(source, bound):
                     text = self._place(source, bound)
             self._line(frame, f"store({text},{self._place(buffer, {})})")
 
-    def _store_inputs(self, graph: Graph, frame: _Frame) -> None:
+    def _store_inputs(self, graph: Graph, frame: ShownGraph) -> None:
         """Prints the stores of what `graph` hands on unchanged."""
         for name in graph.inputs:
             self._store(name, frame)
 
-    def _joins(self, graph: Graph, frame: _Frame) -> None:
+    def _joins(self, graph: Graph, frame: ShownGraph) -> None:
         """Stores lists of two parts where the whole is."""
         for node in graph.nodes:
             if isinstance(node, Join):
                 self._whole.update(node.axes)
                 rest = next(n for n in graph.nodes if node.rest in results(n))
                 assert isinstance(rest, Map)
-                around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
+                around = {n: v.lists for n, v in frame.values.items() if isinstance(v, ShownList)}
                 inner = next(o.inner for o in rest.outputs if o.outer == node.rest)
                 buffers = frame.stores.get(node.name) or [self._buffer(frame, _stacked_lists(rest, inner, around))]
                 frame.stores[node.first] = frame.stores[node.rest] = buffers
 
-    def _buffer(self, frame: _Frame, lists: tuple[Axis, ...]) -> _Buffer:
+    def _buffer(self, frame: ShownGraph, lists: tuple[Axis, ...]) -> ShownBuffer:
         """Returns memory for a list over `lists`, for each iteration of the loops around."""
         slots = (*(m.axis for m in frame.around), *lists)
         # Where a loop runs within the block of another, its index says all.
         whole = {self._inside.get(a) for a in slots}
-        return _Buffer(tuple(a for a in slots if a not in whole))
+        return ShownBuffer(tuple(a for a in slots if a not in whole))
 
     # Functional operators.
 
-    def _node(self, node: BlockNode, frame: _Frame) -> None:
+    def _node(self, node: BlockNode, frame: ShownGraph) -> None:
         match node:
             case Map():
                 self._map(node, frame)
@@ -205,48 +162,52 @@ class _Printer:
                 frame.values[node.name] = frame.values[node.rest]
                 return
             case Literal():
-                frame.values[node.name] = _Item((), number(node.value))
+                frame.values[node.name] = ShownItem((), number(node.value))
             case Extent():
                 size = self._extents[node.space]
                 text = size if node.axis is None else f"size({self._variables.get(node.axis, '?')})"
-                frame.values[node.name] = _Item((), text)
+                frame.values[node.name] = ShownItem((), text)
             case Rank():
                 self._ranking(node, frame)
                 self._store(node.places, frame)
             case Buffer(name, axes, dims):
-                frame.values[name] = _List(_Buffer(axes), {}, axes, dims)
+                # An output's memory is called as the output is; other outputs that are the same list are copied at the end.
+                kept = frame.stores.get(name) or [ShownBuffer(axes)]
+                frame.values[name] = ShownList(kept[0], {}, axes, dims)
+                frame.stores[name] = kept[1:]
+                return
             case Load():
-                frame.values[node.name] = _Item(node.dims, source=self._part(node, frame))
+                frame.values[node.name] = ShownItem(node.dims, source=self._part(node, frame))
             case Store():
                 part = self._part(node, frame)
                 text = self._use(frame.item(node.value), frame)
                 self._line(frame, f"store({text},{self._place(part.buffer, part.bound)})")
             case _:
                 text = self._text(node, frame)
-                item = _Item(_result_dims(node, frame))
+                item = ShownItem(_result_dims(node, frame))
                 self._line(frame, f"{self._use(item, frame)} = {text}")
                 frame.values[node.name] = item
         self._store(node.name, frame)
 
-    def _part(self, node: Load | Store, frame: _Frame) -> _List:
+    def _part(self, node: Load | Store, frame: ShownGraph) -> ShownList:
         """Returns the item of a memory that `node` speaks of."""
         memory = frame.values[node.memory]
-        assert isinstance(memory, _List)
+        assert isinstance(memory, ShownList)
         bound = {
             axis: subscript.spelled(lambda a: self._variables.get(a, "?"))
-            for axis, subscript in zip(memory.buffer.slots, node.at, strict=True)
+            for axis, subscript in zip(memory.lists, node.at, strict=True)
         }
-        return _List(memory.buffer, bound, (), memory.dims)
+        return ShownList(memory.buffer, bound, (), memory.dims)
 
-    def _ranking(self, node: Rank, frame: _Frame) -> None:
+    def _ranking(self, node: Rank, frame: ShownGraph) -> None:
         """Prints `t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""
         texts = [self._use(frame.item(n), frame) for n in (*node.acc, node.arg, node.numbers)]
         name = f"{str(node.order).replace(', ', '_').replace(' ', '_').lower()}{node.count}"
         self._line(frame, f"{texts[0]},{texts[1]} = {name}({','.join(texts)})")
         for result, before in zip(results(node), node.acc, strict=True):
-            frame.values[result] = _Item(node.dims, texts[node.acc.index(before)])
+            frame.values[result] = ShownItem(node.dims, texts[node.acc.index(before)])
 
-    def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> str:
+    def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: ShownGraph) -> str:
         """Returns the right-hand side of `node`, and prints the loads of what it reads."""
         match node:
             case Pointwise() | Collapse():
@@ -264,7 +225,7 @@ class _Printer:
             case _:
                 assert_never(node)
 
-    def _call(self, node: Pointwise | Collapse | Dot, frame: _Frame) -> str:
+    def _call(self, node: Pointwise | Collapse | Dot, frame: ShownGraph) -> str:
         found = operator(node, {n: frame.item(n).dims for n in operands(node)})
         if found is not None:
             dims = node.dims if isinstance(node, Pointwise) else ()
@@ -274,12 +235,12 @@ class _Printer:
         texts = [self._aligned(frame.item(n), node.dims, frame) for n in node.args]
         return expression(node.expr, texts)
 
-    def _turned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
+    def _turned(self, item: ShownItem, dims: tuple[Axis, ...], frame: ShownGraph) -> str:
         """Returns the text of a block in the order of `dims`; of any other item as it is."""
         text = self._use(item, frame)
         return f"{text}.T" if len(dims) == 2 and item.dims == dims[::-1] else text
 
-    def _aligned(self, item: _Item, dims: tuple[Axis, ...], frame: _Frame) -> str:
+    def _aligned(self, item: ShownItem, dims: tuple[Axis, ...], frame: ShownGraph) -> str:
         """Returns the text of an item in an expression over `dims`."""
         if len(dims) == 2 and item.dims == dims[:1]:
             return f"{self._use(item, frame)}[:,newaxis]"
@@ -287,16 +248,16 @@ class _Printer:
 
     # Loops.
 
-    def _map(self, node: Map, frame: _Frame) -> None:
+    def _map(self, node: Map, frame: ShownGraph) -> None:
         used = uses(node)
         for feed in node.inputs:
             value = frame.values[feed.outer]
-            if isinstance(feed.access, Broadcast) and used[feed.inner] and isinstance(value, _Item):
+            if isinstance(feed.access, Broadcast) and used[feed.inner] and isinstance(value, ShownItem):
                 self._use(value, frame)
         taken = {self._variables[m.axis] for m in frame.around}
         index = variable(self._spaces[node.axis.space], taken)
         fed = {f.inner: _fed(f, frame.values[f.outer], node, index) for f in node.inputs}
-        inner = _Frame((*frame.around, node), fed)
+        inner = ShownGraph((*frame.around, node), fed)
         stacked = self._stacked(node, frame, inner)
         state = [] if node.state is None else self._start(node.state, inner, frame)
         word = "forall" if node.state is None else "for"
@@ -309,7 +270,7 @@ class _Printer:
         for axis in {node.axis, self._whole.get(node.axis, node.axis)}:
             del self._variables[axis]
         for out, (lists, buffer) in stacked.items():
-            frame.values[out.outer] = _List(buffer, {}, lists, inner.values[out.inner].dims)
+            frame.values[out.outer] = ShownList(buffer, {}, lists, inner.values[out.inner].dims)
         for out in node.outputs:
             if isinstance(out, Once) and out not in stacked:
                 frame.values[out.outer] = inner.values[out.inner]
@@ -348,11 +309,11 @@ class _Printer:
         return end("from", low) + end("to", high)
 
     def _stacked(
-        self, node: Map, frame: _Frame, inner: _Frame
-    ) -> dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]]:
+        self, node: Map, frame: ShownGraph, inner: ShownGraph
+    ) -> dict[Stacked | Once, tuple[tuple[Axis, ...], ShownBuffer]]:
         """Returns the list axes and the buffer of each list that `node` hands out, and notes them in `inner.stores`."""
-        found: dict[Stacked | Once, tuple[tuple[Axis, ...], _Buffer]] = {}
-        around = {n: v.lists for n, v in frame.values.items() if isinstance(v, _List)}
+        found: dict[Stacked | Once, tuple[tuple[Axis, ...], ShownBuffer]] = {}
+        around = {n: v.lists for n, v in frame.values.items() if isinstance(v, ShownList)}
         for out in node.outputs:
             if not isinstance(out, Final):
                 lists = (_stacked_lists if isinstance(out, Stacked) else _lists_inside)(node, out.inner, around)
@@ -364,9 +325,9 @@ class _Printer:
 
     # State.
 
-    def _start(self, state: State, inner: _Frame, frame: _Frame) -> list[_Item]:
+    def _start(self, state: State, inner: ShownGraph, frame: ShownGraph) -> list[ShownItem]:
         """Returns the components as items, and prints what each starts from if that is not zero."""
-        items = [_Item(c.dims) for c in state.components]
+        items = [ShownItem(c.dims) for c in state.components]
         for i, (item, component) in enumerate(zip(items, state.components, strict=True)):
             if state.resume is not None:
                 text = self._use(inner.item(state.resume[i]), frame)
@@ -375,7 +336,7 @@ class _Printer:
                 self._line(frame, f"{self._use(item, frame)} = {number(component.init)}")
         return items
 
-    def _body(self, node: Map, components: list[_Item], frame: _Frame) -> None:
+    def _body(self, node: Map, components: list[ShownItem], frame: ShownGraph) -> None:
         """Prints the body's statements, each accumulation right after what it accumulates."""
         self._joins(node.body, frame)
         simple = list(steps(node))
@@ -393,7 +354,7 @@ class _Printer:
             self._update(node.state, {s.component for s in simple}, components, frame)
         self._store_inputs(node.body, frame)
 
-    def _accumulate(self, state: State, step: Accumulation, components: list[_Item], frame: _Frame) -> None:
+    def _accumulate(self, state: State, step: Accumulation, components: list[ShownItem], frame: ShownGraph) -> None:
         inner = _update_frame(state, components, frame)
         component = components[step.component]
         op = "add"
@@ -409,7 +370,7 @@ class _Printer:
         sign = {"add": "+=", "mul": "*="}.get(op)
         self._line(frame, f"{name} {sign} {text}" if sign else f"{name} = {op}({name},{text})")
 
-    def _update(self, state: State, done: set[int], components: list[_Item], frame: _Frame) -> None:
+    def _update(self, state: State, done: set[int], components: list[ShownItem], frame: ShownGraph) -> None:
         """Prints the statements of the components that move together.
 
         A component is overwritten at once where nothing reads its old value later, else at the end.
@@ -440,10 +401,10 @@ class _Printer:
             names = [self._use(components[i], frame) for i in late]
             self._line(frame, f"{', '.join(names)} = {', '.join(texts)}")
 
-    def _finish(self, node: Map, state: State, components: list[_Item], frame: _Frame) -> None:
+    def _finish(self, node: Map, state: State, components: list[ShownItem], frame: ShownGraph) -> None:
         """Prints the statements after the loop, for the projections that the map hands out."""
         finals = [o for o in node.outputs if isinstance(o, Final)]
-        inner = _Frame(frame.around)
+        inner = ShownGraph(frame.around)
         inner.values.update(zip(state.finish.inputs, components, strict=True))
         for child in needed(state.finish.nodes, [o.inner for o in finals]):
             self._node(child, inner)
@@ -452,13 +413,13 @@ class _Printer:
             self._store(out.outer, frame)
 
 
-def _update_frame(state: State, components: list[_Item], frame: _Frame) -> _Frame:
+def _update_frame(state: State, components: list[ShownItem], frame: ShownGraph) -> ShownGraph:
     # What is printed in place of its name has no value.
-    values = [*components, *(frame.values.get(f, _Item(())) for f in state.feeds)]
-    return _Frame(frame.around, dict(zip(state.update.inputs, values, strict=True)))
+    values = [*components, *(frame.values.get(f, ShownItem(())) for f in state.feeds)]
+    return ShownGraph(frame.around, dict(zip(state.update.inputs, values, strict=True)))
 
 
-def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: _Frame) -> tuple[Axis, ...]:
+def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: ShownGraph) -> tuple[Axis, ...]:
     match node:
         case Pointwise() | Dot() | Stage():
             return node.dims
@@ -472,7 +433,7 @@ def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame:
             assert_never(node)
 
 
-def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
+def _fed(feed: Feed, value: ShownValue, node: Map, index: str) -> ShownValue:
     """Returns what an iteration of `node`, whose variable is `index`, sees of `value`."""
     match feed.access:
         case Broadcast():
@@ -483,12 +444,12 @@ def _fed(feed: Feed, value: _Value, node: Map, index: str) -> _Value:
             index = f"{index}//{group}"
         case _:
             assert_never(feed.access)
-    if isinstance(value, _Item):
+    if isinstance(value, ShownItem):
         return value  # malformed: there is nothing to iterate
     lists = tuple(a for a in value.lists if a != over)
     dims = tuple(node.axis if a == over else a for a in value.dims)
-    view = _List(value.buffer, {**value.bound, over: index}, lists, dims)
-    return view if lists else _Item(dims, source=view)
+    view = ShownList(value.buffer, {**value.bound, over: index}, lists, dims)
+    return view if lists else ShownItem(dims, source=view)
 
 
 def _stacked_lists(node: Map, value: str, outer: Mapping[str, tuple[Axis, ...]]) -> tuple[Axis, ...]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    Digit,
     Feed,
     Final,
     Graph,
@@ -19,9 +18,9 @@ from weft.block.program import (
     Once,
     Stacked,
     State,
-    Subscript,
     fields_of,
 )
+from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import results
 from weft.tensor.axes import Axis
 

@@ -35,10 +35,10 @@ from weft.block.program import (
     Place,
     Stacked,
     Store,
-    Subscript,
     sealed,
 )
 from weft.block.rename import fresh, values_of
+from weft.block.subscripts import Subscript
 from weft.block.walk import graphs, maps, operands
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis

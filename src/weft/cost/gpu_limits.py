@@ -9,7 +9,7 @@ from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
 from weft.block.transfers import with_transfers
-from weft.cost.gpu_work import LEAST_OF_MATMULS, Loaded, LoopWork, Matmul, ThreadBlockWork, work_of
+from weft.cost.gpu_work import LEAST_OF_MATMULS, LoadedItem, LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -168,7 +168,7 @@ def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     return max(lasting + max(passing + made, inner), stored + (lasting if region.loop else 0))
 
 
-def _buffers(load: Loaded, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
+def _buffers(load: LoadedItem, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
     """Counts the blocks of a load that are there at once: one more where the unit still reads what the next iteration replaces."""
     return stages if units == {Unit.warpgroup} and (gpu.tensor_memory or not load.others) else stages - 1
 
@@ -226,6 +226,6 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     return found
 
 
-def accesses(load: Loaded, threads: int) -> int:
+def accesses(load: LoadedItem, threads: int) -> int:
     """Counts the loads that one thread makes for a block."""
     return max(1, load.bytes // (_ACCESS_BYTES * threads))

@@ -44,7 +44,7 @@ LEAST_OF_MATMULS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedItem:
     """A block that is loaded.
 
     Attributes:
@@ -84,7 +84,7 @@ class Matmul:
     depth: int
     dtype: DType
     made: tuple[int, int]
-    loaded: tuple[Loaded | None, Loaded | None]
+    loaded: tuple[LoadedItem | None, LoadedItem | None]
     turned: tuple[bool, bool]
 
 
@@ -107,7 +107,7 @@ class LoopWork:
     runs: float
     entries: float
     together: int = 1
-    loads: list[Loaded] = field(default_factory=list[Loaded])
+    loads: list[LoadedItem] = field(default_factory=list[LoadedItem])
     matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     reductions: list[int] = field(default_factory=list[int])
@@ -194,7 +194,7 @@ class _Value:
     dims: tuple[Axis, ...]
     dtype: DType
     raw: bool = False
-    load: Loaded | None = None
+    load: LoadedItem | None = None
     last: Axis | None = None
 
 
@@ -383,7 +383,7 @@ class _Walk:
         last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)
         beside = prod(lanes[a] for a in last.axes if a in node.dims)
         spread = max(1.0, _SECTOR_BYTES / (beside * node.dtype.bytes))
-        load = Loaded(memory.name, count, node.dtype, matmuls, others, within, spread)
+        load = LoadedItem(memory.name, count, node.dtype, matmuls, others, within, spread)
         home.loads.append(load)
         if others:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))

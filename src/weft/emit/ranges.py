@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from weft.block.program import Digit, Map, Place
+from weft.block.program import Map, Place
 from weft.block.ranges import Part
 from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
+from weft.block.subscripts import Digit
 from weft.emit.text import factor, minus, plus, times
 from weft.tensor.axes import Axis, Space
 

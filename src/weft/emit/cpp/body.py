@@ -26,7 +26,7 @@ from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Put
-from weft.emit.cpp.values import Array, Lazy, Panel, StoredList, Value, resolved
+from weft.emit.cpp.values import ItemMemory, Lazy, ListMemory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -36,7 +36,7 @@ from weft.tensor.dtypes import DType
 class Accumulator(NamedTuple):
     """A matmul goes straight into `memory`; it is added to what is there where the expression `add` is true."""
 
-    memory: Array
+    memory: ItemMemory
     add: str
 
 
@@ -60,8 +60,8 @@ class Body:
     types: Mapping[str, BlockType]
     values: dict[str, Value]
     reductions: list[Lazy] = field(default_factory=list[Lazy])
-    homes: dict[str, Array] = field(default_factory=dict[str, Array])
-    memories: dict[str, StoredList] = field(default_factory=dict[str, StoredList])
+    homes: dict[str, ItemMemory] = field(default_factory=dict[str, ItemMemory])
+    memories: dict[str, ListMemory] = field(default_factory=dict[str, ListMemory])
 
     def operator(self, node: BlockNode, accumulators: Mapping[str, Accumulator]) -> None:
         """Note what `node` computes; print it where it is a matmul or a copy."""
@@ -90,13 +90,15 @@ class Body:
             case _:
                 raise AssertionError(node)
 
-    def in_memory(self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Put] = ()) -> dict[str, Array]:
+    def in_memory(
+        self, wanted: Mapping[str, tuple[Axis, ...] | None], stores: Sequence[Put] = ()
+    ) -> dict[str, ItemMemory]:
         """Return the named items in memory, by name: printed now if they were not; `stores` are done along with them.
 
         Args:
             wanted: for each name the order of its axes in memory that suits, where it is put there now.
         """
-        found: dict[str, Array] = {}
+        found: dict[str, ItemMemory] = {}
         todo = list(stores)
         for name, dims in wanted.items():
             value = self.item(name)
@@ -113,7 +115,7 @@ class Body:
             self.reductions.clear()
         return found
 
-    def item(self, name: str) -> Array | Lazy:
+    def item(self, name: str) -> ItemMemory | Lazy:
         """Return the value of `name`, which is an item in its own layout."""
         value = self.values[name]
         if isinstance(value, Panel):
@@ -154,18 +156,18 @@ class Body:
         dot(self.frame, self.scope, node, there[node.left], operand, accumulator.memory, accumulator.add)
         self.values[node.name] = accumulator.memory
 
-    def _accumulator(self, node: Dot) -> Array:
+    def _accumulator(self, node: Dot) -> ItemMemory:
         if node.dims:
             return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
         return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
 
 
-def _there(value: Array | Lazy) -> Array | None:
+def _there(value: ItemMemory | Lazy) -> ItemMemory | None:
     """Return the memory where `value` lies in its own element type, if it lies anywhere."""
-    if isinstance(value, Array):
+    if isinstance(value, ItemMemory):
         return value
     found = resolved(value)
-    if not isinstance(found, Array) or frozenset(found.dims) != frozenset(value.dims):
+    if not isinstance(found, ItemMemory) or frozenset(found.dims) != frozenset(value.dims):
         return None
     return found if found.variable or found.dtype is value.dtype else None
 

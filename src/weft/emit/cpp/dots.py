@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.block.program import Dot, Layout, Stage
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.values import Array, Panel
+from weft.emit.cpp.values import ItemMemory, Panel
 from weft.emit.ranges import Scope
 from weft.emit.text import factor
 from weft.errors import InvalidProgramError, UnsupportedError
@@ -29,7 +29,7 @@ def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
     return free[0] if free else None
 
 
-def stage(frame: Frame, scope: Scope, node: Stage, source: Array) -> Array | Panel:
+def stage(frame: Frame, scope: Scope, node: Stage, source: ItemMemory) -> ItemMemory | Panel:
     """Print a copy of `source` to scratch, dense, in the layout that the node names."""
     if len(node.dims) > 2:
         raise UnsupportedError(f"staging an item with {len(node.dims)} axes")
@@ -54,7 +54,9 @@ def stage(frame: Frame, scope: Scope, node: Stage, source: Array) -> Array | Pan
     return panel
 
 
-def dot(frame: Frame, scope: Scope, node: Dot, left: Array, right: Array | Panel, target: Array, add: str) -> None:
+def dot(
+    frame: Frame, scope: Scope, node: Dot, left: ItemMemory, right: ItemMemory | Panel, target: ItemMemory, add: str
+) -> None:
     """Print `target = left * right`, or `+=` where the expression `add` is true."""
     if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or any(
         d.is_kept or d is DType.bool for d in (left.dtype, right.dtype)
@@ -88,11 +90,11 @@ def dot(frame: Frame, scope: Scope, node: Dot, left: Array, right: Array | Panel
         )
 
 
-def _strided(memory: Array, first: Axis | None, second: Axis | None) -> str:
+def _strided(memory: ItemMemory, first: Axis | None, second: Axis | None) -> str:
     return f"{memory.base}, {_stride(memory, first)}, {_stride(memory, second)}"
 
 
-def _stride(memory: Array, axis: Axis | None) -> str:
+def _stride(memory: ItemMemory, axis: Axis | None) -> str:
     return "0" if axis is None else factor(memory.strides[axis])
 
 

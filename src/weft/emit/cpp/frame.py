@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.block.program import Subscript
+from weft.block.subscripts import Subscript
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
-from weft.emit.cpp.values import Array, StoredList
+from weft.emit.cpp.values import ItemMemory, ListMemory
 from weft.emit.ranges import Scope, digit_of
 from weft.emit.text import Names, minus, plus, times
 from weft.errors import Location
@@ -64,11 +64,11 @@ class Frame:
         self.allocations.append(Allocation(name, ctype, count))
         return name
 
-    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> Array:
+    def array(self, wish: str, dtype: DType, dims: Sequence[Axis], scope: Scope) -> ItemMemory:
         """Reserve scratch for an item, dense, with room for the largest blocks."""
         extents = [scope[a].most for a in dims]
         base = self.scratch(wish, element(dtype), times(*extents))
-        return Array(base, dtype, row_major(dims, extents), tuple(dims), owned=True)
+        return ItemMemory(base, dtype, row_major(dims, extents), tuple(dims), owned=True)
 
     def location(self, locations: Sequence[Location | None]) -> None:
         """Print a comment that says which of the user's lines the next lines compute."""
@@ -78,13 +78,13 @@ class Frame:
 
 def part(
     frame: Frame,
-    memory: StoredList,
+    memory: ListMemory,
     at: Sequence[Subscript],
     dims: tuple[Axis, ...],
     scope: Scope,
     *,
     writable: bool = False,
-) -> Array:
+) -> ItemMemory:
     """Return the item with axes `dims` that lies in `memory` at `at`; prints the pointer to it."""
     blocks, constant, strides = dict[Axis, list[str]](), list[str](), dict[Axis, str]()
     for subscript, stride, origin in zip(at, memory.strides, memory.origins, strict=True):
@@ -104,4 +104,4 @@ def part(
         base = frame.names.make(re.sub(r"_\d+$", "", memory.base))
         const = "" if writable else "const "
         frame.out.line(f"{const}{element(memory.dtype)}* const {base} = {memory.base} + {offset};")
-    return Array(base, memory.dtype, strides, dims)
+    return ItemMemory(base, memory.dtype, strides, dims)

@@ -8,12 +8,12 @@ from typing import TypeAlias, assert_never
 
 from weft.block.program import Pointwise
 from weft.emit.cpp.scalar import HELD, Text, expression
-from weft.emit.cpp.values import Array, Lazy
+from weft.emit.cpp.values import ItemMemory, Lazy
 from weft.emit.kinds import kind_of
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
-Item: TypeAlias = Array | Lazy
+Item: TypeAlias = ItemMemory | Lazy
 
 
 def split(node: Pointwise, innermost: tuple[Axis, ...], args: Sequence[Item]) -> Lazy:

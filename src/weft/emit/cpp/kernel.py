@@ -18,7 +18,7 @@ from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
-from weft.emit.cpp.values import Array, StoredList, Value
+from weft.emit.cpp.values import ItemMemory, ListMemory, Value
 from weft.emit.ranges import BlockText, bounds, describe
 from weft.emit.text import Names, minus, plus, times
 from weft.schedule import KernelNodes
@@ -71,7 +71,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
     frame = Frame(names, spelled)
-    values, memories = dict[str, Value](), dict[str, StoredList]()
+    values, memories = dict[str, Value](), dict[str, ListMemory]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
         for place, axis in enumerate(unit.dims[name]):
@@ -83,7 +83,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
             memories[name] = _list(pointers[name], types[name], strides)
         else:
             values[name] = _scalar(pointers[name], types[name])
-    places: dict[str, Array] = {}
+    places: dict[str, ItemMemory] = {}
     for name in kernel.writes:
         strides = written_strides(name, types[name], unit.dims[name], frame.size)
         if types[name].buffered:
@@ -101,14 +101,14 @@ def _function(unit: Unit) -> tuple[str, bool]:
     return text, frame.has_rankings
 
 
-def _scalar(pointer: str, kind: BlockType) -> Array:
+def _scalar(pointer: str, kind: BlockType) -> ItemMemory:
     """Describes the tensor without axes at `pointer`."""
-    return Array(pointer, kind.dtype, {}, ())
+    return ItemMemory(pointer, kind.dtype, {}, ())
 
 
-def _list(pointer: str, kind: BlockType, strides: Mapping[Axis, str]) -> StoredList:
+def _list(pointer: str, kind: BlockType, strides: Mapping[Axis, str]) -> ListMemory:
     """Describes the tensor at `pointer`."""
-    return StoredList(pointer, kind.dtype, tuple(strides[a] for a in kind.lists), ("0",) * len(kind.lists))
+    return ListMemory(pointer, kind.dtype, tuple(strides[a] for a in kind.lists), ("0",) * len(kind.lists))
 
 
 def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str, BlockType]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def _pointers(out: Writer, names: Names, kernel: KernelNodes, types: Mapping[str
     return found
 
 
-def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, Array]) -> None:
+def _serial(frame: Frame, out: Writer, top: Body, places: Mapping[str, ItemMemory]) -> None:
     """Prints a launch without a grid: one thread does it all."""
     loops.run(top)
     puts = [Put(memory, top.values[name]) for name, memory in places.items()]
@@ -144,7 +144,7 @@ def _scratch(frame: Frame, depth: int) -> list[str]:
     return made.lines
 
 
-def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, Array]) -> None:
+def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str, ItemMemory]) -> None:
     """Prints the parallel region: one iteration of a flat loop for each block of the nested grid maps."""
     chain = grid_chain(first)
     counts: list[str] = []
@@ -206,7 +206,7 @@ def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[l
     return list(scope.values()), extents
 
 
-def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Array]) -> None:
+def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, ItemMemory]) -> None:
     """Prints what a program does: the body of the last of the grid's loops."""
     body, scope, given = top, dict[Axis, BlockText](), places
     *outer, last = chain

@@ -33,7 +33,7 @@ from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import at_most
-from weft.emit.cpp.values import Array, Lazy, StoredList, Value, resolved
+from weft.emit.cpp.values import ItemMemory, Lazy, ListMemory, Value, resolved
 from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
 from weft.emit.text import is_word, minus, plus, times
 from weft.tensor.axes import Axis
@@ -56,7 +56,7 @@ def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> No
 
 
 def iteration(
-    body: Body, node: Map, scope: Scope, places: Mapping[str, Array], carried: Mapping[str, tuple[Array, str]]
+    body: Body, node: Map, scope: Scope, places: Mapping[str, ItemMemory], carried: Mapping[str, tuple[ItemMemory, str]]
 ) -> None:
     """Print one iteration of `node`, a map in `body`'s graph.
 
@@ -79,7 +79,7 @@ def iteration(
         nests.run(frame, scope, puts)
 
 
-def _target(body: Body, node: Store) -> Array:
+def _target(body: Body, node: Store) -> ItemMemory:
     """Return where `node` puts an item."""
     dims = body.types[node.value].dims
     return part(body.frame, body.memories[node.memory], node.at, dims, body.scope, writable=True)
@@ -105,7 +105,7 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     return Body(body.frame, scope, around, node.body, types, values, memories=memories)
 
 
-def _reserved(body: Body, node: Buffer) -> StoredList:
+def _reserved(body: Body, node: Buffer) -> ListMemory:
     """Reserve scratch for the whole of the list that maps of `body`'s graph store, for the current blocks of the loops around."""
     frame, scope = body.frame, body.scope
     makers = [n for n in body.graph.nodes if isinstance(n, Map) and node.name in stored(n)]
@@ -118,7 +118,7 @@ def _reserved(body: Body, node: Buffer) -> StoredList:
     extents = [ranges[a].most for a in axes]
     base = frame.scratch(node.name, element(node.dtype), times(*extents))
     strides = row_major(axes, extents)
-    return StoredList(base, node.dtype, tuple(strides[a] for a in node.axes), tuple(ranges[a].start for a in node.axes))
+    return ListMemory(base, node.dtype, tuple(strides[a] for a in node.axes), tuple(ranges[a].start for a in node.axes))
 
 
 def _loop(body: Body, node: Map) -> None:
@@ -137,7 +137,7 @@ def _loop(body: Body, node: Map) -> None:
     body.values |= places
 
 
-def _place(frame: Frame, name: str, kind: BlockType, scope: Scope) -> Array:
+def _place(frame: Frame, name: str, kind: BlockType, scope: Scope) -> ItemMemory:
     """Reserve memory for an item that outlives the iteration that makes it."""
     return (
         frame.array(name, kind.dtype, kind.dims, scope) if kind.dims else nests.variable(frame, name, kind.dtype, 0.0)
@@ -201,10 +201,10 @@ def _iterations(frame: Frame, node: Map, limits: Bounds, step: BlockText) -> Gen
 # State.
 
 
-def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[Array, str]]:
+def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[ItemMemory, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
-    found: dict[str, tuple[Array, str]] = {}
+    found: dict[str, tuple[ItemMemory, str]] = {}
     outer = {f.inner: f.outer for f in node.inputs}
     for place, component in enumerate(state.components):
         dtype = component.dtype.accumulator
@@ -227,10 +227,10 @@ def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockTex
     return found
 
 
-def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> Array:
+def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> ItemMemory:
     """Return the state that an earlier loop left as `name`: its own memory where nothing else reads that."""
     value = resolved(body.values[name])
-    if isinstance(value, Array) and value.owned and consumers(body.graph, name) == 1:
+    if isinstance(value, ItemMemory) and value.owned and consumers(body.graph, name) == 1:
         return value
     dtype = value.dtype.accumulator
     target = body.frame.array(name, dtype, dims, body.scope) if dims else nests.variable(body.frame, name, dtype, None)
@@ -258,7 +258,7 @@ def _into(update: Graph, node: Dot, component: str) -> bool:
     return not readers
 
 
-def _updated(body: Body, state: State, carried: Mapping[str, tuple[Array, str]]) -> list[Put]:
+def _updated(body: Body, state: State, carried: Mapping[str, tuple[ItemMemory, str]]) -> list[Put]:
     """Print the update graph; the stores that are left to do make the new state."""
     update = state.update
     memories = [carried[c.name][0] for c in state.components]
@@ -279,7 +279,7 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[Array, str]])
     return [Put(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
 
 
-def _finish(body: Body, node: Map, state: State, memories: Mapping[str, Array]) -> None:
+def _finish(body: Body, node: Map, state: State, memories: Mapping[str, ItemMemory]) -> None:
     finish = state.finish
     inner = Body(body.frame, body.scope, body.around, finish, {}, dict(memories), body.reductions)
     run(inner)

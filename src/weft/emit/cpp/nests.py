@@ -22,7 +22,7 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
-from weft.emit.cpp.values import Array, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped, times
@@ -73,7 +73,7 @@ def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> 
     return Put(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
 
 
-def fill(frame: Frame, scope: Scope, memory: Array, value: float) -> None:
+def fill(frame: Frame, scope: Scope, memory: ItemMemory, value: float) -> None:
     """Print loops that set every valid element of `memory` to `value`."""
     depth = len(memory.dims)
     names = _indices(depth)
@@ -90,19 +90,19 @@ def fill(frame: Frame, scope: Scope, memory: Array, value: float) -> None:
     frame.out.depth -= depth
 
 
-def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> Array:
+def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> ItemMemory:
     """Reserve scratch for an item; for one without axes, a variable, declared here."""
     if dims:
         return frame.array(wish, dtype, dims, scope)
     return variable(frame, wish, dtype, None)
 
 
-def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> Array:
+def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> ItemMemory:
     """Declare a variable for an item without axes."""
     name, kind = frame.names.make(wish), kind_of(dtype)
     start = "" if value is None else f" = {number(value, kind)}"
     frame.out.line(f"{CTYPE[kind]} {name}{start};")
-    return Array(name, HELD[kind], {}, (), variable=True, owned=True)
+    return ItemMemory(name, HELD[kind], {}, (), variable=True, owned=True)
 
 
 def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Put:
@@ -125,7 +125,7 @@ def _indices(depth: int) -> list[str]:
     return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
 
 
-def _at(memory: Array, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
+def _at(memory: ItemMemory, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
     """Spell the element of an item; `unit` gives other names to some strides."""
     if memory.variable:
         return memory.base
@@ -143,9 +143,9 @@ class _Printer:
         names = _indices(len(nest.order))
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
-        self.buffers: dict[Lazy, Array] = {}
+        self.buffers: dict[Lazy, ItemMemory] = {}
         self.unit: dict[str, str] = {}
-        self.narrow: dict[Array, str] = {}
+        self.narrow: dict[ItemMemory, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
@@ -184,7 +184,7 @@ class _Printer:
         if not self.nest.order:
             return []
         inner = self.nest.order[-1]
-        memories = [v for w in works for v in w.reads if isinstance(v, Array) and inner in v.dims]
+        memories = [v for w in works for v in w.reads if isinstance(v, ItemMemory) and inner in v.dims]
         return list(dict.fromkeys(m.strides[inner] for m in memories if not m.strides[inner].isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
@@ -265,9 +265,9 @@ class _Printer:
         self.out.line(f"weft::fill_lanes({array}, {stripped(start)});")
         return array
 
-    def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[Array, str]:
+    def _narrow(self, works: Sequence[Work], axis: Axis) -> dict[ItemMemory, str]:
         """Declare arrays for the lanes of what the loop over `axis` stores as dense fp8 or 16-bit floats."""
-        found: dict[Array, str] = {}
+        found: dict[ItemMemory, str] = {}
         for work in works:
             target = None if work.store is None else work.store.target
             if (
@@ -296,7 +296,7 @@ class _Printer:
         for work in works:
             for value in work.reads if len(work.order) > depth else ():
                 if (
-                    isinstance(value, Array)
+                    isinstance(value, ItemMemory)
                     and frozenset(value.dims) == here
                     and not value.variable
                     and value not in self.local
@@ -308,7 +308,7 @@ class _Printer:
 
     def _load(self, works: Sequence[Work]) -> None:
         """Declare locals for elements that are read several times: selected or not, they are loaded and widened once."""
-        counted = Counter(v for w in works for v in w.reads if isinstance(v, Array) and not v.variable)
+        counted = Counter(v for w in works for v in w.reads if isinstance(v, ItemMemory) and not v.variable)
         for value, count in counted.items():
             if count > 1 and value not in self.local:
                 text = self._value(value)
@@ -383,7 +383,7 @@ class _Printer:
         if value in self.local:
             return self.local[value]
         match value:
-            case Array():
+            case ItemMemory():
                 return loaded(_at(value, self.index, self.unit), value.dtype)
             case Lazy(node=Index(axis=axis, unit=True)):
                 return Text(self.scope[axis].base, "int")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.emit.cpp.values import Array, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import ItemMemory, Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
 
@@ -15,7 +15,7 @@ from weft.tensor.scalar import Convert
 class Put:
     """Put `value` where `target` is; `keeps`: the values that are to be read from there afterwards."""
 
-    target: Array
+    target: ItemMemory
     value: Value
     keeps: tuple[Lazy, ...] = ()
 
@@ -110,9 +110,9 @@ def overwritten(nests: Sequence[Nest]) -> list[Work]:
     return found
 
 
-def reads(work: Work, memory: Array) -> bool:
+def reads(work: Work, memory: ItemMemory) -> bool:
     """Tells whether `work` reads from the same place as `memory`."""
-    return any(isinstance(v, Array) and v.base == memory.base for v in work.reads)
+    return any(isinstance(v, ItemMemory) and v.base == memory.base for v in work.reads)
 
 
 def users(works: Sequence[Work]) -> Mapping[Lazy, list[Work]]:

@@ -12,7 +12,7 @@ from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.text import Writer
-from weft.emit.cpp.values import Array, Lazy
+from weft.emit.cpp.values import ItemMemory, Lazy
 from weft.emit.ranges import Scope
 from weft.emit.text import factor, plus, times
 from weft.errors import UnsupportedError
@@ -23,7 +23,7 @@ from weft.tensor.dtypes import DType
 def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> None:
     """Print a ranking, which goes on in place where nothing else reads what it was before."""
     frame, arg = body.frame, body.item(node.arg)
-    kept: list[Array] = []
+    kept: list[ItemMemory] = []
     stores: list[Put] = []
     for name, before in zip(results(node), node.acc, strict=True):
         if name in accumulators:
@@ -43,7 +43,7 @@ def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> Non
     body.values |= zip(results(node), kept, strict=True)
 
 
-def in_place(state: State, carried: Mapping[str, tuple[Array, str]]) -> dict[str, Accumulator]:
+def in_place(state: State, carried: Mapping[str, tuple[ItemMemory, str]]) -> dict[str, Accumulator]:
     """Find the rankings that go on in the memory of the components: nothing else reads what these were."""
     update, found = state.update, dict[str, Accumulator]()
     for node in update.nodes:
@@ -63,7 +63,9 @@ PRINTERS: Mapping[type, Callable[[Body, Any, Mapping[str, Accumulator]], None]] 
 """What prints the operators of this module."""
 
 
-def _call(frame: Frame, scope: Scope, node: Rank, arg: Array, numbers: Array | Lazy, kept: Sequence[Array]) -> None:
+def _call(
+    frame: Frame, scope: Scope, node: Rank, arg: ItemMemory, numbers: ItemMemory | Lazy, kept: Sequence[ItemMemory]
+) -> None:
     """Print how the ranking in `kept`, values and places, goes on with `arg`, whose elements have these `numbers`.
 
     Raises:
@@ -83,7 +85,7 @@ def _call(frame: Frame, scope: Scope, node: Rank, arg: Array, numbers: Array | L
     if index is not None:
         call, more = "rank", [scope[index.axis].base, size]
     else:
-        assert isinstance(numbers, Array)
+        assert isinstance(numbers, ItemMemory)
         call, more = "rank_both", [_at(numbers, names), _stride(numbers, node.over), size]
     line = f"weft::{call}<{order}, {node.count}>({', '.join((*targets, *source, *more))});"
     _in_rows(frame.out, [(names[a], scope[a].valid) for a in rows], line)
@@ -98,7 +100,7 @@ def _in_rows(out: Writer, rows: Sequence[tuple[str, str]], line: str) -> None:
         _in_rows(out, rest, line)
 
 
-def _at(memory: Array, names: dict[Axis, str]) -> str:
+def _at(memory: ItemMemory, names: dict[Axis, str]) -> str:
     """Spell a pointer to the first element of a row."""
     if memory.variable:
         return f"&{memory.base}"
@@ -106,5 +108,5 @@ def _at(memory: Array, names: dict[Axis, str]) -> str:
     return memory.base if offset == "0" else f"{memory.base} + {offset}"
 
 
-def _stride(memory: Array, axis: Axis | None) -> str:
+def _stride(memory: ItemMemory, axis: Axis | None) -> str:
     return "0" if axis is None or memory.variable else factor(memory.strides[axis])

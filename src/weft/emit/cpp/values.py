@@ -14,7 +14,7 @@ from weft.tensor.scalar import Arg, Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class StoredList:
+class ListMemory:
     """A list in memory.
 
     Attributes:
@@ -31,7 +31,7 @@ class StoredList:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Array:
+class ItemMemory:
     """An item in memory.
 
     Attributes:
@@ -78,8 +78,8 @@ class Lazy:
     args: tuple[Value, ...]
     dims: tuple[Axis, ...]
     dtype: DType
-    memory: Array | None = None
-    home: Array | None = None
+    memory: ItemMemory | None = None
+    home: ItemMemory | None = None
 
     @property
     def expr(self) -> Scalar | None:
@@ -97,7 +97,7 @@ class Lazy:
         return isinstance(self.node, Pointwise | Collapse)
 
 
-Value: TypeAlias = Array | Panel | Lazy
+Value: TypeAlias = ItemMemory | Panel | Lazy
 
 
 def resolved(value: Value) -> Value:

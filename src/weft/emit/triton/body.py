@@ -21,9 +21,9 @@ from weft.block.program import (
     Map,
     Pointwise,
     Store,
-    Subscript,
 )
 from weft.block.ranges import All
+from weft.block.subscripts import Subscript
 from weft.block.walk import copied
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import Scope, digit_of
@@ -32,7 +32,7 @@ from weft.emit.triton.frame import Frame, spread
 from weft.emit.triton.prelude import combiner
 from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
-from weft.emit.triton.values import Global, Made, Tile, Value
+from weft.emit.triton.values import Global, MadeList, Tile, Value
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -77,7 +77,7 @@ class Body:
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
             case Buffer(name):
-                self.values[name] = Made(None, frozenset(self.scope))
+                self.values[name] = MadeList(None, frozenset(self.scope))
             case Load():
                 self._load(node)
             case Fill(name, arg, value):
@@ -98,7 +98,7 @@ class Body:
     def store(self, node: Store) -> None:
         """Print what `node` does: a list that is made by one iteration in all stays in registers, too."""
         target, value, at = self.values[node.memory], self.item(node.value), node.at
-        if isinstance(target, Made):
+        if isinstance(target, MadeList):
             once = target.at is None and all(n.runs_once for a, n in self.around.maps.items() if a not in target.around)
             target.at, target.item = at, value if once else None
             if target.place is None:
@@ -148,13 +148,13 @@ class Body:
 
     def _load(self, node: Load) -> None:
         memory = self.values[node.memory]
-        if isinstance(memory, Made):
+        if isinstance(memory, MadeList):
             self.values[node.name] = self._whole(node, memory)
             return
         assert isinstance(memory, Global), node.memory
         self._loaded(node.name, memory, node.at, node.dims)
 
-    def _whole(self, node: Load, memory: Made) -> Tile:
+    def _whole(self, node: Load, memory: MadeList) -> Tile:
         """Return all of a list that is in registers, as the item that `node` reads.
 
         Raises:

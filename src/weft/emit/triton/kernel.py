@@ -19,7 +19,7 @@ from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import Exact, element, jumps
 from weft.emit.triton.text import RESERVED, at_most, call
-from weft.emit.triton.values import Global, Made, Value
+from weft.emit.triton.values import Global, MadeList, Value
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
 from weft.target import Target
@@ -116,7 +116,7 @@ def emit(
     first = kernel.nodes[0]
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     around = frozenset(m.axis for m in chain)
-    values |= {n: Made(memories[n], around) for n in kernel.writes if types[n].buffered}
+    values |= {n: MadeList(memories[n], around) for n in kernel.writes if types[n].buffered}
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values)
     early = prelude.starts_early(target)
     if early:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.block.program import Subscript
+from weft.block.subscripts import Subscript
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.triton.scalar import COMPUTED, cast
 from weft.tensor.axes import Axis
@@ -74,7 +74,7 @@ class Global:
 
 
 @dataclass(slots=True)
-class Made:
+class MadeList:
     """A list that the kernel being printed makes itself.
 
     Attributes:
@@ -90,4 +90,4 @@ class Made:
     item: Tile | None = None
 
 
-Value: TypeAlias = Tile | Global | Made
+Value: TypeAlias = Tile | Global | MadeList
