@@ -269,6 +269,7 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("subscripts are of blocks of maps around", "x", moved(Load, at=(Subscript.of(M), Subscript.of(N)))),
     ("an item's axes decide where it lies", "x", moved(Load, at=(Subscript.of(M), Subscript((), 3)))),
     ("an item lies as its elements are numbered", "x", moved(Load, at=(Subscript.of(M), Subscript.of(K, 2)))),
+    ("a digit divides by a positive number", "x", moved(Load, at=(Subscript.of(M), Subscript.of(K, 0)))),
     ("memory has a subscript of its own space", "x", moved(Load, at=(Subscript.of(K), Subscript.of(M)))),
     ("an item has the axes of its memory's items", "x", moved(Load, dims=(M,))),
     ("only a loop with state is peeled", "m", edit("m", range=All(Part.full))),

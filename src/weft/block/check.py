@@ -248,7 +248,14 @@ def _check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], 
     """Check the subscripts of an item with axes `dims`."""
     _demand(memory.buffered, node.name, "items are loaded from memory and stored there", memory)
     _demand(len(node.at) == len(memory.lists), node.name, "memory has a subscript for each axis", node.at)
-    read = [axis for subscript in node.at for axis in subscript.axes]
+    digits = [digit for subscript in node.at for _, digit in subscript.terms]
+    _demand(
+        all(d.div >= 1 and (d.mod is None or d.mod >= 1) for d in digits),
+        node.name,
+        "a digit divides by a positive number",
+        digits,
+    )
+    read = [digit.axis for digit in digits]
     _demand(set(read) <= set(scope.maps), node.name, "subscripts are of blocks of maps around", read)
     _demand(set(dims) <= set(read), node.name, "an item's axes decide where it lies", dims)
     for axis, subscript in zip(memory.lists, node.at, strict=True):

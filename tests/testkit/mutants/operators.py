@@ -25,6 +25,7 @@ from weft.block.program import (
     Map,
     Pointwise,
     State,
+    Store,
     fields_of,
 )
 from weft.block.ranges import Part
@@ -189,7 +190,9 @@ def _orders(spot: Spot) -> Iterator[Made]:
                 swapped = _exchanged(tuple(each.outer for each in value), i, j)
                 what = "permuted outputs" if field == "outputs" else "swapped operands"
                 yield what, tuple(replace(e, outer=o) for e, o in zip(value, swapped, strict=True))
-    elif (field == "lists" or "output_axes" in spot.path) and all(isinstance(a, Axis) for a in value):
+    elif field == "at" or (
+        (field == "lists" or "output_axes" in spot.path) and all(isinstance(a, Axis) for a in value)
+    ):
         yield from (("wrong stride", _exchanged(value, i, j)) for i, j in combinations(range(len(value)), 2))
 
 
@@ -207,6 +210,9 @@ def _graphs(spot: Spot) -> Iterator[Made]:
     known = list(graph.inputs)
     for number, node in enumerate(graph.nodes):
         reads, gives = operands(node), results(node)
+        if isinstance(node, Store):
+            rest = Graph(graph.inputs, graph.nodes[:number] + graph.nodes[number + 1 :], graph.outputs)
+            yield "dropped store", rest, node
         if len(reads) == 1 and len(gives) == 1 and not isinstance(node, Map):
             rest = Graph(graph.inputs, graph.nodes[:number] + graph.nodes[number + 1 :], graph.outputs)
             operator = "dropped mask" if type(node).__name__ == "Fill" else "lost rescale"
@@ -277,7 +283,7 @@ OPERATORS = (
         "wrong merge",
     ),
     *("changed constant", "state not reset", "state not carried on", "state reset each time", "permuted outputs"),
-    *("wrong stride", "block exponent"),
+    *("wrong stride", "dropped store", "block exponent"),
 )
 """What is done to programs, one at a time."""
 
