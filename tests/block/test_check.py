@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testkit.block import programs
-from weft.block.check import Scope, body_types, check, infer
+from weft.block.check import body_types, check, infer
 from weft.block.lower import lower
 from weft.block.program import (
     BlockNode,
@@ -40,6 +40,7 @@ from weft.block.program import (
     Store,
 )
 from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
+from weft.block.scope import Scope
 from weft.block.subscripts import Subscript
 from weft.block.transfers import with_transfers
 from weft.errors import InvalidProgramError

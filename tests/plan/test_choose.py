@@ -10,8 +10,9 @@ import pytest
 
 from testkit.block import programs
 from testkit.schedules import fused
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import Map
+from weft.block.scope import Scope
 from weft.block.walk import maps, spaces
 from weft.plan.targets.choose import choose
 from weft.schedule import LevelPlace, Schedule, apply

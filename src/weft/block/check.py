@@ -6,21 +6,18 @@ read; both are one walk, so that a type that can be computed has also been check
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NoReturn, assert_never
+from dataclasses import replace
+from typing import assert_never
 
+from weft.block.operator_types import check_place, item_type, rank_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
     Broadcast,
     Buffer,
-    Collapse,
-    Dot,
     Extent,
     Feed,
-    Fill,
     Final,
     Graph,
     Grouped,
@@ -32,79 +29,45 @@ from weft.block.program import (
     Map,
     Once,
     Place,
-    Pointwise,
     Rank,
     Stacked,
-    Stage,
     State,
     Store,
     exports,
 )
 from weft.block.ranges import All, Band, First, Part, Remainder, Segment, Within
-from weft.block.subscripts import Digit
+from weft.block.scope import Scope, Types, demand, fail
 from weft.block.walk import maps, operands, results, sub_blocks
-from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
-
-Types = Mapping[str, BlockType]
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What surrounds a graph: the maps around it by axis, and whether edges are real (a schedule was applied)."""
-
-    maps: Mapping[Axis, Map]
-    applied: bool
-    seen: frozenset[tuple[Axis, bool, bool, bool]] = field(init=False, compare=False, repr=False)
-    """All that types inside depend on: each axis, whether its map is a unit map, whether all its blocks are whole, and whether
-    it has no tile."""
-
-    def __post_init__(self) -> None:
-        seen = [(a, n.unit, n.range.part is Part.full, n.tile is None) for a, n in self.maps.items()]
-        object.__setattr__(self, "seen", frozenset(seen))
-
-    def inside(self, node: Map) -> Scope:
-        """Return the scope of `node`'s body."""
-        return Scope({**self.maps, node.axis: node}, self.applied)
-
-    def may_be_partial(self, axis: Axis) -> bool:
-        """Tell whether the current block of `axis` can have fewer valid elements than its size."""
-        node = self.maps.get(axis)
-        return node is None or node.range.part is not Part.full
 
 
 def check(program: BlockProgram) -> None:
     """Raise `InvalidProgramError`, naming node and condition, unless `program` is well formed."""
     names = [m.name for m in maps(program.graph)]
     axes = [m.axis for m in maps(program.graph)]
-    _demand(len(set(names)) == len(names), "program", "every map has a name of its own", names)
-    _demand(len(set(axes)) == len(axes), "program", "every map has an axis of its own", axes)
-    _demand(
-        program.graph.inputs == tuple(n for n, _ in program.inputs), "program", "graph inputs are the program's", ""
-    )
+    demand(len(set(names)) == len(names), "program", "every map has a name of its own", names)
+    demand(len(set(axes)) == len(axes), "program", "every map has an axis of its own", axes)
+    demand(program.graph.inputs == tuple(n for n, _ in program.inputs), "program", "graph inputs are the program's", "")
     applied = any(m.place is not None for m in maps(program.graph))
     for node in maps(program.graph):
-        _demand((node.place is not None) == applied, node.name, "all loops have a place, or none has", node.place)
+        demand((node.place is not None) == applied, node.name, "all loops have a place, or none has", node.place)
         tiled = node.place in (Place.grid, Place.loop)
-        _demand(
+        demand(
             (node.tile is not None) == tiled, node.name, "a loop in a place has a tile, one over the whole has none", ""
         )
-        _demand(node.tile is None or node.tile >= 1, node.name, "a block has an element at the least", node.tile)
-        _demand(
+        demand(node.tile is None or node.tile >= 1, node.name, "a block has an element at the least", node.tile)
+        demand(
             not applied or not node.unit or node.tile == 1,
             node.name,
             "a unit loop goes by single elements",
             node.tile,
         )
     types = infer(program.graph, dict(program.inputs), Scope({}, applied))
-    _demand(len(program.output_axes) == len(program.graph.outputs), "program", "output_axes match the outputs", "")
+    demand(len(program.output_axes) == len(program.graph.outputs), "program", "output_axes match the outputs", "")
     for name, axes_ in zip(program.graph.outputs, program.output_axes, strict=True):
         kind = types[name]
-        _demand(
-            set(axes_) == set(kind.lists), name, "an output is a list over exactly its axes", f"{kind} over {axes_}"
-        )
+        demand(set(axes_) == set(kind.lists), name, "an output is a list over exactly its axes", f"{kind} over {axes_}")
 
 
 def infer(graph: Graph, inputs: Types, scope: Scope) -> Types:
@@ -138,13 +101,13 @@ def _types_of(graph: Graph, given: tuple[BlockType, ...], scope: Scope) -> Types
     for node in graph.nodes:
         for name in operands(node):
             if name not in types:
-                _fail(node.name, "every operand is defined before its use", name)
+                fail(node.name, "every operand is defined before its use", name)
         for name in results(node):
             if name in types:
-                _fail(node.name, "every value is defined once", name)
+                fail(node.name, "every value is defined once", name)
         types.update(_result_types(node, types, scope))
     for name in graph.outputs:
-        _demand(name in types, name, "every output of a graph is defined in it", name)
+        demand(name in types, name, "every output of a graph is defined in it", name)
     return types
 
 
@@ -168,164 +131,30 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
             return _map_types(node, types, scope)
         case Index(name, axis, unit):
             around = scope.maps.get(axis)
-            _demand(around is not None, name, "an index is over the axis of a map around it", axis)
-            _demand(around is None or around.unit == unit, name, "the index of a unit map is one number", axis)
+            demand(around is not None, name, "an index is over the axis of a map around it", axis)
+            demand(around is None or around.unit == unit, name, "the index of a unit map is one number", axis)
             return {name: BlockType((), node.dims, DType.int64)}
         case Literal(name, value, dtype):
             return {name: BlockType((), (), dtype, float(value))}
         case Extent(name, _, dtype, axis):
-            _demand(axis is None or axis in scope.maps, name, "an extent is of a block of a map around it", axis)
+            demand(axis is None or axis in scope.maps, name, "an extent is of a block of a map around it", axis)
             return {name: BlockType((), (), dtype)}
         case Rank():
-            return _rank_types(node, types, scope)
+            return rank_types(node, types, scope)
         case Join():
             return {node.name: _joined(node, types[node.first], types[node.rest])}
         case Buffer(name, axes, dims, dtype):
-            _demand(set(dims) <= set(axes), name, "items have axes of the memory that they lie in", dims)
+            demand(set(dims) <= set(axes), name, "items have axes of the memory that they lie in", dims)
             return {name: BlockType(axes, dims, dtype)}
         case Load():
-            _check_place(node, types[node.memory], node.dims, scope)
+            check_place(node, types[node.memory], node.dims, scope)
             return {node.name: BlockType((), node.dims, node.dtype)}
         case Store():
-            _demand(not types[node.value].buffered, node.name, "an item is stored, not a list", node.value)
-            _check_place(node, types[node.memory], types[node.value].dims, scope)
+            demand(not types[node.value].buffered, node.name, "an item is stored, not a list", node.value)
+            check_place(node, types[node.memory], types[node.value].dims, scope)
             return {}
         case _:
-            return {node.name: _item_type(node, types, scope)}
-
-
-def _item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, scope: Scope) -> BlockType:
-    names = operands(node)
-    args = [types[name] for name in names]
-    for name, kind in zip(names, args, strict=True):
-        if kind.lists:
-            _fail(node.name, "functional operators read items, not lists", f"{name}: {kind}")
-    match node:
-        case Pointwise():
-            _demand(scope.maps.keys() >= set(node.dims), node.name, "items have axes of maps around them", node.dims)
-            for kind in args:
-                within = kind.dims == node.dims or set(kind.dims) <= set(node.dims)
-                _demand(within, node.name, "arguments have only the result's axes", kind)
-            read = arguments(node.expr)
-            _demand(not read or max(read) < len(args), node.name, "the expression reads its arguments", "")
-            return BlockType((), node.dims, node.dtype, _pad(node, args))
-        case Dot():
-            return _dot_type(node, args, scope)
-        case Collapse():
-            kind = args[0]
-            if node.over not in kind.dims:
-                _fail(node.name, "the collapsed axis is the argument's", f"{node.over} of {kind}")
-            _demand_padding(node.name, kind, node.over, node.monoid.identity, scope)
-            pad = kind.pad if kind.pad == node.monoid.identity else None
-            return BlockType((), tuple(a for a in kind.dims if a != node.over), kind.dtype.accumulator, pad)
-        case Fill():
-            return replace(args[0], pad=node.value)
-        case Stage():
-            _demand(set(node.dims) == set(args[0].dims), node.name, "staging keeps the axes", args[0])
-            return replace(args[0], dims=node.dims)
-        case _:
-            assert_never(node)
-
-
-def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
-    left, right = args[:2]
-    for kind in (left, right):
-        if node.over not in kind.dims:
-            _fail(node.name, "both operands have the contracted axis", f"{node.over} of {kind}")
-        _demand_padding(node.name, kind, node.over, 0.0, scope)
-    free = (set(left.dims) | set(right.dims)) - {node.over}
-    shared = set(left.dims) & set(right.dims) - {node.over}
-    _demand(not shared, node.name, "operands share no axis but the contracted one", shared)
-    if free != set(node.dims):
-        _fail(node.name, "the result has the free axes of both", f"{node.dims} of {free}")
-    for kind in args[2:]:
-        _demand(set(kind.dims) == free, node.name, "an accumulator has the result's axes", kind)
-    pads = [kind.pad for kind in args]
-    return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
-
-
-def _check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], scope: Scope) -> None:
-    """Check the subscripts of an item with axes `dims`."""
-    _demand(memory.buffered, node.name, "items are loaded from memory and stored there", memory)
-    _demand(len(node.at) == len(memory.lists), node.name, "memory has a subscript for each axis", node.at)
-    digits = [digit for subscript in node.at for _, digit in subscript.terms]
-    _demand(
-        all(d.div >= 1 and (d.mod is None or d.mod >= 1) for d in digits),
-        node.name,
-        "a digit divides by a positive number",
-        digits,
-    )
-    read = [digit.axis for digit in digits]
-    _demand(set(read) <= set(scope.maps), node.name, "subscripts are of blocks of maps around", read)
-    _demand(set(dims) <= set(read), node.name, "an item's axes decide where it lies", dims)
-    for axis, subscript in zip(memory.lists, node.at, strict=True):
-        plain = subscript.plain
-        lanes = [term for term in subscript.terms if term[1].axis in dims]
-        _demand(
-            all(t == (1, Digit(t[1].axis)) for t in lanes), node.name, "an item lies as its elements are numbered", axis
-        )
-        _demand(plain is None or plain.space == axis.space, node.name, "memory has a subscript of its own space", axis)
-        across = not set(subscript.axes).isdisjoint(dims)
-        _demand(across == (axis in memory.dims), node.name, "an item has the axes of its memory's items", axis)
-
-
-def _rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:
-    """Check that values and places have one shape, and type them; padding of `arg` does not count if its numbers mark
-    it as absent.
-    """
-    args = [types[name] for name in operands(node)]
-    for name, kind in zip(operands(node), args, strict=True):
-        if kind.buffered:
-            _fail(node.name, "functional operators read items, not lists", f"{name}: {kind}")
-    arg, numbers, *acc = args
-    over = set[Axis]() if node.over is None else {node.over}
-    free = set(node.dims) - {node.rank}
-    _demand(set(arg.dims) == free | over, node.name, "what is ranked has the result's axes and its own", arg)
-    _demand(set(numbers.dims) <= set(arg.dims), node.name, "numbers have only axes of what they number", numbers)
-    _demand(over <= set(numbers.dims), node.name, "numbers tell elements apart along what is ranked", numbers)
-    _demand(all(set(k.dims) == set(node.dims) for k in acc), node.name, "a ranking goes on with the same axes", acc)
-    _demand(numbers.dtype is acc[1].dtype is DType.int64, node.name, "numbers are int64", numbers)
-    _demand(arg.dtype.accumulator is node.dtype, node.name, "values are carried in their accumulator type", arg)
-    around = None if node.rank is None else scope.maps.get(node.rank)
-    whole = around is None or around.tile is None
-    _demand(not scope.applied or whole, node.name, "the loop over a ranking has one block", node.rank)
-    if node.over is not None and node.over != node.rank:
-        _demand_padding(node.name, numbers, node.over, float("inf"), scope)
-    return {node.name: BlockType((), node.dims, node.dtype), node.places: BlockType((), node.dims, DType.int64)}
-
-
-def _demand_padding(name: str, kind: BlockType, over: Axis, identity: float, scope: Scope) -> None:
-    if scope.applied and kind.pad != identity and scope.may_be_partial(over):
-        _fail(name, f"padding along {over} holds {identity}", str(kind.pad))
-
-
-def _pad(node: Pointwise, args: list[BlockType]) -> float | None:
-    """Return the padding of a pointwise result: known only where every argument has every axis and a known padding."""
-    pads = [kind.pad for kind in args if kind.pad is not None]
-    if len(pads) < len(args) or any(set(kind.dims) != set(node.dims) for kind in args):
-        return None
-    return _fold(node.expr, pads)
-
-
-def _fold(expr: Scalar, values: list[float]) -> float | None:
-    """Evaluate `expr` at constants, for the few operations that keep a zero; None where it is not worth knowing."""
-    match expr:
-        case Arg(index):
-            return values[index]
-        case Lit(value):
-            return float(value)
-        case Convert(_, inner):
-            return 0.0 if _fold(inner, values) == 0.0 else None
-        case Apply("mul", (left, right)):
-            return 0.0 if _fold(left, values) == 0.0 and _fold(right, values) == 0.0 else None
-        case Apply("add" | "sub", (left, right)):
-            return 0.0 if _fold(left, values) == 0.0 and _fold(right, values) == 0.0 else None
-        case Apply("neg" | "abs", (inner,)):
-            return 0.0 if _fold(inner, values) == 0.0 else None
-        case Apply():
-            return None
-        case _:
-            assert_never(expr)
+            return {node.name: item_type(node, types, scope)}
 
 
 def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
@@ -334,11 +163,11 @@ def _fed(node: Map, feed: Feed, kind: BlockType) -> BlockType:
             return kind
         case Iterate(over) | Grouped(over, _):
             if over not in kind.lists:
-                _fail(node.name, "an iterated input is a list over the axis", f"{feed.outer}: {kind}")
+                fail(node.name, "an iterated input is a list over the axis", f"{feed.outer}: {kind}")
             if over.space != node.axis.space and not isinstance(feed.access, Grouped):
                 spaces = f"{over.space} and {node.axis.space}"
-                _fail(node.name, "a map runs over the space of the list it iterates", spaces)
-            _demand(
+                fail(node.name, "a map runs over the space of the list it iterates", spaces)
+            demand(
                 not node.unit or over not in kind.dims,
                 node.name,
                 "unit maps iterate lists of items without the axis",
@@ -363,14 +192,14 @@ def _map_types(node: Map, types: Types, scope: Scope) -> Types:
 def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     _check_range(node, scope)
     inner_inputs = body_types(node, types)
-    _demand(len(inner_inputs) == len(node.inputs), node.name, "the inner names of a map's inputs are distinct", "")
-    _demand(
+    demand(len(inner_inputs) == len(node.inputs), node.name, "the inner names of a map's inputs are distinct", "")
+    demand(
         node.body.inputs == tuple(inner_inputs),
         node.name,
         "the body's inputs are what the map feeds",
         node.body.inputs,
     )
-    _demand(node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", node.body.outputs)
+    demand(node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", node.body.outputs)
     inside = scope.inside(node)
     inner = infer(node.body, inner_inputs, inside)
     projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope, inside)
@@ -378,13 +207,13 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     for output in node.outputs:
         match output:
             case Stacked(name, value):
-                _demand(value in inner, node.name, "a stacked output is a value of the body", value)
+                demand(value in inner, node.name, "a stacked output is a value of the body", value)
                 outer[name] = _stacked(node, inner[value])
             case Final(name, value):
-                _demand(value in projections, node.name, "a final output is a projection of the state", value)
+                demand(value in projections, node.name, "a final output is a projection of the state", value)
                 outer[name] = projections[value]
             case Once(name, value):
-                _demand(value in inner, node.name, "what leaves an iteration is a value of the body", value)
+                demand(value in inner, node.name, "what leaves an iteration is a value of the body", value)
                 outer[name] = _once(node, inner[value])
             case _:
                 assert_never(output)
@@ -393,8 +222,8 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
 
 def _once(node: Map, kind: BlockType) -> BlockType:
     """Type the value of the only iteration; it must be the same whichever iteration that is."""
-    _demand(node.range.one_block, node.name, "only a map over the first block hands a value out as it is", "")
-    _demand(
+    demand(node.range.one_block, node.name, "only a map over the first block hands a value out as it is", "")
+    demand(
         _own_axes(node).isdisjoint((*kind.lists, *kind.dims)),
         node.name,
         "what is handed out as it is lacks the map's axis",
@@ -409,7 +238,7 @@ def _joined(node: Join, first: BlockType, rest: BlockType) -> BlockType:
     alike = all(a.space == b.space for a, b in node.axes) and len(set(new.values())) == len(node.axes) == len(new)
     for one, other in ((first.lists, rest.lists), (first.dims, rest.dims)):
         alike = alike and {new.get(a, a) for a in one} == set(other) and len(one) == len(other)
-    _demand(
+    demand(
         alike and first.dtype == rest.dtype,
         node.name,
         "the parts of a list differ in nothing but axes",
@@ -422,7 +251,7 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
     """Type the list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list
     of lists.
     """
-    _demand(node.range.beside is None, node.name, "a list is stacked over all blocks of its axis", "")
+    demand(node.range.beside is None, node.name, "a list is stacked over all blocks of its axis", "")
     if sub_blocks(node) & set(kind.lists):
         return replace(kind, pad=None)
     return BlockType((node.axis, *kind.lists), kind.dims, kind.dtype, None)
@@ -431,44 +260,44 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
 def _state_types(node: Map, state: State, inner: Types, scope: Scope, inside: Scope) -> Types:
     kinds = {c.name: BlockType((), c.dims, c.dtype) for c in state.components}
     names = tuple(kinds)
-    _demand(len(kinds) == len(state.components), node.name, "a state's components have different names", names)
-    _demand(node.place is not Place.grid, node.name, "a loop that carries state does not run on the grid", "")
-    _demand(
+    demand(len(kinds) == len(state.components), node.name, "a state's components have different names", names)
+    demand(node.place is not Place.grid, node.name, "a loop that carries state does not run on the grid", "")
+    demand(
         state.update.inputs == (*names, *state.update.inputs[len(names) :]),
         node.name,
         "update starts from the state",
         "",
     )
-    _demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
+    demand(len(state.update.inputs) == len(names) + len(state.feeds), node.name, "update takes state and feeds", "")
     _same(node, state.update, infer(state.update, update_types(state, inner), inside), kinds)
     half = len(names)
-    _demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", state.merge.inputs)
+    demand(len(state.merge.inputs) == 2 * half, node.name, "merge takes two states", state.merge.inputs)
     both = dict(zip(state.merge.inputs, [*kinds.values(), *kinds.values()], strict=True))
     _same(node, state.merge, infer(state.merge, both, inside), kinds)
-    _demand(state.finish.inputs == names, node.name, "finish starts from the state", state.finish.inputs)
+    demand(state.finish.inputs == names, node.name, "finish starts from the state", state.finish.inputs)
     for component in state.components:
-        _demand(
+        demand(
             node.axis not in component.dims, node.name, "state does not have the axis of its own loop", component.name
         )
     for name, value in _resumed(node, state):
         found = inner[value].dims if value in inner else None
         same = found is not None and set(found) == set(kinds[name].dims)
-        _demand(same, node.name, "a resumed state is a value of the body with the state's axes", value)
+        demand(same, node.name, "a resumed state is a value of the body with the state's axes", value)
     return infer(state.finish, kinds, scope)
 
 
 def _resumed(node: Map, state: State) -> list[tuple[str, str]]:
     if state.resume is None:
         return []
-    _demand(len(state.resume) == len(state.components), node.name, "a loop resumes every component", state.resume)
+    demand(len(state.resume) == len(state.components), node.name, "a loop resumes every component", state.resume)
     return list(zip((c.name for c in state.components), state.resume, strict=True))
 
 
 def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
-    _demand(len(graph.outputs) == len(kinds), node.name, "a state's graph gives every component", graph.outputs)
+    demand(len(graph.outputs) == len(kinds), node.name, "a state's graph gives every component", graph.outputs)
     for name, kind in zip(graph.outputs, kinds.values(), strict=True):
         if set(types[name].dims) != set(kind.dims):
-            _fail(node.name, "a component keeps its axes", f"{types[name]} for {kind}")
+            fail(node.name, "a component keeps its axes", f"{types[name]} for {kind}")
 
 
 def _check_range(node: Map, scope: Scope) -> None:
@@ -477,24 +306,24 @@ def _check_range(node: Map, scope: Scope) -> None:
         case All() | First() | Remainder():
             pass
         case Band(axis, low, _, part):
-            _demand(outer is not None, node.name, "a range refers to a map around it", axis)
-            _demand(part is not Part.before or low is not None, node.name, "what begins at 0 has nothing before it", "")
+            demand(outer is not None, node.name, "a range refers to a map around it", axis)
+            demand(part is not Part.before or low is not None, node.name, "what begins at 0 has nothing before it", "")
         case Within(axis):
-            _demand(outer is not None, node.name, "a range refers to a map around it", axis)
-            _demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)
+            demand(outer is not None, node.name, "a range refers to a map around it", axis)
+            demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)
         case Segment(axis, count):
-            _demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", axis)
-            _demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", count)
+            demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", axis)
+            demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", count)
         case _:
             assert_never(node.range)
-    _demand(
+    demand(
         node.range.part is not Part.before or isinstance(node.range, Band),
         node.name,
         "only a band has a part before",
         "",
     )
     peeled = node.range.part is not Part.all
-    _demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
+    demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
 
 
 def _check_peeled(graph: Graph) -> None:
@@ -509,21 +338,21 @@ def _check_peeled(graph: Graph) -> None:
         match node:
             case Map(range=Remainder(after)):
                 first = firsts.get(after)
-                _demand(first is not None and _same_blocks(first, node), node.name,
+                demand(first is not None and _same_blocks(first, node), node.name,
                         "the rest begins where a map of its graph over the first block ends", after)  # fmt: skip
             case Join(name, first, rest, axes):
                 one, other = parts.get(first), parts.get(rest)
                 if one is None or other is None or other.range != Remainder(one.axis):
-                    _fail(name, "a list of two parts is that of a first block and of its rest", f"{first}, {rest}")
+                    fail(name, "a list of two parts is that of a first block and of its rest", f"{first}, {rest}")
                 along = axes[:1] and axes[0][0] == one.axis and axes[0][1] in _own_axes(other)
-                _demand(bool(along), name, "parts are joined along the axis of their maps", axes)
-                _demand(joined.isdisjoint((first, rest)), name, "a part is one list's", f"{first}, {rest}")
+                demand(bool(along), name, "parts are joined along the axis of their maps", axes)
+                demand(joined.isdisjoint((first, rest)), name, "a part is one list's", f"{first}, {rest}")
                 joined |= {first, rest}
             case _:
                 pass
         if not isinstance(node, Join):
-            _demand(parts.keys().isdisjoint(operands(node)), node.name, "a part of a list is read by nothing", "")
-    _demand(parts.keys().isdisjoint(graph.outputs), "graph", "a part of a list does not leave its graph", "")
+            demand(parts.keys().isdisjoint(operands(node)), node.name, "a part of a list is read by nothing", "")
+    demand(parts.keys().isdisjoint(graph.outputs), "graph", "a part of a list does not leave its graph", "")
 
 
 def _same_blocks(first: Map, rest: Map) -> bool:
@@ -534,15 +363,3 @@ def _same_blocks(first: Map, rest: Map) -> bool:
 def _own_axes(node: Map) -> set[Axis]:
     """Return the axis of `node`, and those of the maps inside that run over its sub-blocks."""
     return {node.axis} | sub_blocks(node)
-
-
-def _demand(holds: bool, node: str, condition: str, found: object) -> None:
-    if not holds:
-        _fail(node, condition, found)
-
-
-def _fail(node: str, condition: str, found: object) -> NoReturn:
-    text = str(found)
-    raise InvalidProgramError(
-        f"malformed block program: {condition}" + (f" (found {text})" if text else ""), node=node, condition=condition
-    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from weft.block.check import Scope, Types, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import (
     Access,
     BlockNode,
@@ -38,6 +38,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import fresh, values_of
+from weft.block.scope import Scope, Types
 from weft.block.subscripts import Subscript
 from weft.block.walk import graphs, maps, operands
 from weft.errors import UnsupportedError

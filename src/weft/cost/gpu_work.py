@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from weft.block.check import Scope, Types, body_types, infer, update_types
+from weft.block.check import body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -28,6 +28,7 @@ from weft.block.program import (
     Store,
 )
 from weft.block.residency import Frame, LiveBytes, LoopFrame, SharedBytes
+from weft.block.scope import Scope, Types
 from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias, TypeVar
 
-from weft.block.check import Scope, Types, body_types, infer, update_types
+from weft.block.check import body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -31,6 +31,7 @@ from weft.block.program import (
     Store,
 )
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
+from weft.block.scope import Scope, Types
 from weft.block.size import value
 from weft.block.transfers import with_transfers
 from weft.block.walk import copied, maps, results

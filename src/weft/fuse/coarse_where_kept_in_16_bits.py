@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from weft.block.check import Scope, infer
+from weft.block.check import infer
 from weft.block.program import BlockNode, BlockProgram, Collapse, Graph, Map, Pointwise, State, sealed
+from weft.block.scope import Scope
 from weft.block.walk import operands, with_nodes
 from weft.tensor.passes import Conditioning, block_pass
 from weft.tensor.program import Monoid

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from weft.block.check import Types
 from weft.block.copies import loop_names
 from weft.block.program import BlockNode, Broadcast, Dot, Feed, Final, Graph, Iterate, Map, Pointwise, Stacked, sealed
 from weft.block.ranges import All
 from weft.block.rename import fresh, values_of
+from weft.block.scope import Types
 from weft.block.walk import consumers, in_order, operands
 from weft.fuse.rule import Site
 from weft.tensor.axes import Axis

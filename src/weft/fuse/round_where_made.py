@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Graph, Map, Pointwise, Stacked, exports, sealed
 from weft.block.rename import fresh, rename_body, rename_values, values_of
+from weft.block.scope import Scope
 from weft.block.walk import every, operands, with_nodes
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import block_pass

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, Types, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import BlockProgram, Graph, Map
 from weft.block.rename import rename_program_axes
+from weft.block.scope import Scope, Types
 from weft.tensor.axes import Axis
 from weft.tensor.passes import Bears, Conditioning, Pass, Path, Step
 

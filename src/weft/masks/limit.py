@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.block.check import Scope, Types, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
 from weft.block.ranges import All, Band, Diagonal
+from weft.block.scope import Scope, Types
 from weft.block.walk import every
 from weft.masks.known import Facts, KnownValues, Linear
 from weft.masks.values import unchanged, values_inside, values_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, Types, body_types, infer, update_types
+from weft.block.check import body_types, infer, update_types
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -22,6 +22,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import fresh, rename_body, values_of
+from weft.block.scope import Scope, Types
 from weft.block.walk import consumers, results, with_maps, with_nodes
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Schedule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import BlockProgram, BlockType, Broadcast, Graph, Join, Map
+from weft.block.scope import Scope
 from weft.block.walk import maps
 from weft.tensor.axes import Axis
 

@@ -12,8 +12,9 @@ from unittest import mock
 import torch
 
 from testkit import numpy_target
-from weft.block.check import Scope, infer
+from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType
+from weft.block.scope import Scope
 from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
 from weft.run import compiler
 from weft.run.compiler import compile_shared_library

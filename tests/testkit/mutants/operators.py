@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from testkit.mutants.places import Spot, Step, put, spots
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -30,6 +30,7 @@ from weft.block.program import (
 )
 from weft.block.ranges import Part
 from weft.block.rename import rename_values
+from weft.block.scope import Scope
 from weft.block.walk import operands, results
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType

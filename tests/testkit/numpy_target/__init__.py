@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from weft.block import program as b
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.ranges import Part
+from weft.block.scope import Scope
 from weft.emit.calls import Dims, list_dims, size_names
 from weft.emit.ranges import BlockText, bounds, describe, digit_of, part_of
 from weft.emit.text import Names, minus, plus, times

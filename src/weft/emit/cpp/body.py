@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from weft.block.check import Scope as Around
 from weft.block.program import (
     BlockNode,
     BlockType,
@@ -21,6 +20,7 @@ from weft.block.program import (
     Pointwise,
     Stage,
 )
+from weft.block.scope import Scope as Around
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.block.check import Scope as Around
 from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType, Graph, Map, Once, Place
 from weft.block.ranges import EVERY_BLOCK
+from weft.block.scope import Scope as Around
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from weft.block.check import Scope as Around
 from weft.block.program import (
     BlockNode,
     BlockType,
@@ -23,6 +22,7 @@ from weft.block.program import (
     Store,
 )
 from weft.block.ranges import All
+from weft.block.scope import Scope as Around
 from weft.block.subscripts import Subscript
 from weft.block.walk import copied
 from weft.emit.kinds import kind_of

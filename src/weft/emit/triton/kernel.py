@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.block.check import Scope as Around
 from weft.block.check import infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Place, Pointwise
 from weft.block.ranges import EVERY_BLOCK
+from weft.block.scope import Scope as Around
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from weft.block.check import Scope
 from weft.block.copies import without_unread
 from weft.block.program import BlockProgram, BlockType, Graph, Pointwise
 from weft.block.rename import rename_values
+from weft.block.scope import Scope
 from weft.block.walk import every, maps
 from weft.errors import UnsupportedError
 from weft.fuse.safety.graphs import Inputs, graph_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import (
     Access,
     BlockNode,
@@ -25,6 +25,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import fresh, rename_node, values_of
+from weft.block.scope import Scope
 from weft.block.walk import operands, pruned, results
 from weft.fuse.safety import expressions
 from weft.fuse.safety.pairs import ExponentSource, Pair, Terms

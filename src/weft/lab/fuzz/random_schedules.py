@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from weft.block.check import Scope, body_types, infer
+from weft.block.check import body_types, infer
 from weft.block.program import BlockProgram, BlockType, Dot, Final, Graph, Map
 from weft.block.ranges import All
+from weft.block.scope import Scope
 from weft.block.walk import maps, ranks
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.block.check import Scope, infer
+from weft.block.check import infer
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram
+from weft.block.scope import Scope
 from weft.block.walk import maps
 from weft.cascade import Approximation, chains
 from weft.defects import note, reason_of

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weft.block.check import Scope, body_types, infer, update_types
+from weft.block.check import body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, State
 from weft.block.ranges import All
+from weft.block.scope import Scope
 from weft.block.walk import maps, operands, ranks, results
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.block.check import Scope, infer
+from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType
+from weft.block.scope import Scope
 from weft.emit.calls import list_dims, size_names
 from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
 from weft.schedule import KernelNodes
