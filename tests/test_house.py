@@ -24,9 +24,8 @@ DOCS = [
     "CHANGELOG.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
-LONGEST_FUNCTION = 80
+LONGEST_FUNCTION = 61
 LONGEST_FILE = 500
-TOO_LONG = {"src/weft/block/check.py"}  # still to be divided
 
 # Each word is cut in two so that this file does not hold it: folders of one machine, words about
 # how the work was organised, and addresses of registries have no place in the project.
@@ -97,7 +96,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
 def test_no_file_is_too_long_to_be_read_at_once() -> None:
     files = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE and name not in TOO_LONG} == {}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
 @pytest.mark.parametrize("name", DOCS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testkit.block import programs
+from weft.block import operator_types
 from weft.block.check import body_types, check, infer
 from weft.block.lower import lower
 from weft.block.program import (
@@ -298,8 +299,9 @@ def _conditions() -> set[str]:
         assert isinstance(node, ast.Constant)
         return str(node.value)
 
-    calls = [n for n in ast.walk(ast.parse(Path(inspect.getfile(check)).read_text())) if isinstance(n, ast.Call)]
-    place = {"_demand": 2, "_fail": 1}
+    sources = [Path(inspect.getfile(each)).read_text() for each in (check, operator_types.item_type)]
+    calls = [n for text in sources for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    place = {"demand": 2, "fail": 1}
     named = [c.args[place[c.func.id]] for c in calls if isinstance(c.func, ast.Name) and c.func.id in place]
     return {text(c) for c in named if not isinstance(c, ast.Name)}  # one hands it on
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from testkit.block import programs
 from testkit.cost import chains, levels
+from testkit.cost.whole import LONGEST, fits_whole, held_whole, longest_whole
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.cost import LONGEST, dependents, fits_whole, held_whole, longest_whole, on_chip_bytes
+from weft.cost import dependents, on_chip_bytes
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.fp64 import Fp64Domain

@@ -32,8 +32,9 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.ranges import Band, Diagonal
+from weft.block.transfers import with_transfers
 from weft.block.walk import maps
-from weft.cost.on_chip import on_chip_bytes
+from weft.cost import on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
 from weft.pipeline import RULES_IN_PLANS, fuse
@@ -223,7 +224,8 @@ def causal(outer_tile: int, inner_tile: int) -> BlockProgram:
         Map("m", m, (Feed("x", "x1", Broadcast()),), Graph((), (inner,), ()),
             (Stacked("out", "total"),), place=Place.grid, tile=outer_tile)
     )  # fmt: skip
-    return BlockProgram((("x", BlockType((own,), (own,), f32)),), Graph(("x",), (outer,), ("out",)), ((m,),))
+    graph = Graph(("x",), (outer,), ("out",))
+    return with_transfers(BlockProgram((("x", BlockType((own,), (own,), f32)),), graph, ((m,),)))
 
 
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(1, 6))

@@ -12,11 +12,9 @@ from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
-from weft.cost.on_chip import LONGEST, fits_whole, held_whole, longest_whole
 from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
-    "LONGEST",
     "Corrections",
     "Cost",
     "Gpu",
@@ -32,14 +30,11 @@ __all__ = [
     "dependents",
     "estimate",
     "estimate_gpu",
-    "fits_whole",
     "fused_at",
     "gpu",
-    "held_whole",
     "in_levels",
     "launches_of",
     "least_seconds",
-    "longest_whole",
     "on_chip_bytes",
     "resources",
     "total",

@@ -8,7 +8,6 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.block.transfers import with_transfers
 from weft.cost.gpu_work import LEAST_OF_MATMULS, LoadedItem, LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
@@ -74,7 +73,7 @@ def resources(
         sizes: elements of each space, by name; all at least 1.
         warps, stages: of the schedule.
     """
-    number, applied = kernels(applied).index(part), with_transfers(applied)
+    number = kernels(applied).index(part)
     counted, part = by_kernel(applied, sizes)[number], kernels(applied)[number]
     return resources_of(work_of(applied, part, counted, sizes), gpu, warps, stages)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from weft.block.program import BlockProgram
-from weft.block.transfers import with_transfers
 from weft.cost.estimate import Cost
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
 from weft.cost.gpu_work import LoopWork, Matmul, ThreadBlockWork, work_of
@@ -91,7 +90,6 @@ def launches_of(
     applied: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None] | None = None
 ) -> tuple[Launch, ...]:
     """Lists the launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`."""
-    applied = with_transfers(applied)
     parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
     return tuple(
         Launch(work_of(applied, part, counted, sizes, innermost), counted, part.merges) for part, counted in parts

@@ -33,7 +33,6 @@ from weft.block.program import (
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
 from weft.block.size import value
-from weft.block.transfers import with_transfers
 from weft.block.walk import copied, maps, results
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
@@ -135,7 +134,6 @@ Steps: TypeAlias = Mapping[Axis, CurrentBlock]
 
 def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], Types]:
     """Return the traffic of each kernel, and the types of the values at the top."""
-    program = with_transfers(program)
     around = Scope({}, applied=True)
     types = infer(program.graph, dict(program.inputs), around)
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
@@ -158,7 +156,6 @@ def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
         program: with places (a schedule was applied); checked.
         sizes: elements of each space, by name; all at least 1.
     """
-    program = with_transfers(program)
     walk, around = _Walk(sizes, numbered_axes(program.graph), on_chip=True), Scope({}, applied=True)
     types = infer(program.graph, dict(program.inputs), around)
     walk.graph(program.graph, types, around, {}, 1, Frame(walk.memory, program.graph, {}), frozenset())

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testkit.cost import chains
+from testkit.cost.whole import longest_whole
 from weft.block.program import BlockProgram
-from weft.cost import Corrections, corrected, longest_whole, on_chip_bytes, traffic
+from weft.cost import Corrections, corrected, on_chip_bytes, traffic
 from weft.schedule import Level, LevelPlace, apply
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "measurements" / "cascades-levels.md"

@@ -93,46 +93,61 @@ def emit(
     pointers = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
-    pointwise = [n for n in every(kernel.nodes) if isinstance(n, Pointwise)]
-    for dtype in {n.dtype for n in pointwise} | {types[each].dtype for each in (*kernel.reads, *kernel.writes)}:
+    inner = list(every(kernel.nodes))
+    for dtype in {n.dtype for n in inner if isinstance(n, Pointwise)} | {types[each].dtype for each in pointers}:
         _demand_type(dtype, target)
-    # Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside matmuls exponentials take most of
-    # the time, and are summed and multiplied; elsewhere memory does.
-    exact = Exact(any(jumps(n.expr) for n in pointwise), not any(isinstance(n, Dot) for n in every(kernel.nodes)))
-    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, exact, stages)
+    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, _exact(inner), stages)
     parameters = [*pointers.values(), *spelled.values()]
-    memories: dict[str, Global] = {}
-    for read in kernel.reads:
-        strides = {a: names.make(f"{pointers[read]}_s{i}") for i, a in enumerate(dims[read]) if a is not None}
-        parameters += [
-            names.make(f"{pointers[read]}_s{i}") if a is None else strides[a] for i, a in enumerate(dims[read])
-        ]
-        # As wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its matmuls.
-        own = tuple(strides[a] for a in types[read].lists)
-        memories[read] = Global(pointers[read], types[read].dtype, own)
-    for n in kernel.writes:
-        memories[n] = _written(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
-    values: dict[str, Value] = dict(memories)
+    values: dict[str, Value] = {}
+    for n in kernel.reads:
+        values[n], strides = _read(names, pointers[n], types[n], dims[n])
+        parameters += strides
+    places = {
+        n: _written(frame, pointers[n], types[n], written_strides(n, types[n], dims[n], frame.size))
+        for n in kernel.writes
+    }
     first = kernel.nodes[0]
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
     around = frozenset(m.axis for m in chain)
-    values |= {n: MadeList(memories[n], around) for n in kernel.writes if types[n].buffered}
+    values |= {n: MadeList(places.pop(n), around) for n in kernel.writes if types[n].buffered}
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values)
     early = prelude.starts_early(target)
     if early:
         # Before the first thread block can end: who waits for this kernel relies on it having waited for those before.
         frame.out.line(call("weft_after_others"))
-    places = {n: memories[n] for n in kernel.writes if not types[n].buffered}
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
-    body = [f"def {name}({', '.join(parameters)}):", *frame.out.lines]
-    text = "\n".join(body)
-    lines = [
+    text = _module(name, [f"def {name}({', '.join(parameters)}):", *frame.out.lines], target)
+    return TritonKernel(text, name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid), early)
+
+
+def _exact(nodes: Sequence[BlockNode]) -> Exact:
+    """Tells what is computed as exactly as eager does.
+
+    Where something is rounded to few numbers, the last bit of a quotient may be seen. Beside matmuls exponentials take most of the
+    time, and are summed and multiplied; elsewhere memory does.
+    """
+    jumping = any(isinstance(n, Pointwise) and jumps(n.expr) for n in nodes)
+    return Exact(jumping, not any(isinstance(n, Dot) for n in nodes))
+
+
+def _module(name: str, function: Sequence[str], target: Target | None) -> str:
+    """Returns the module with the lines of `function`, and what it calls."""
+    text = "\n".join(function)
+    return "\n".join([
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
-        *prelude.functions(text, target), *rankings.functions(text), "", "@triton.jit", *body, "",
-    ]  # fmt: skip
-    constants = tuple(frame.constants)
-    return TritonKernel("\n".join(lines), name, kernel.reads, kernel.writes, sizes, constants, tuple(grid), early)
+        *prelude.functions(text, target), *rankings.functions(text), "", "@triton.jit", *function, "",
+    ])  # fmt: skip
+
+
+def _read(names: Names, base: str, kind: BlockType, dims: Sequence[Axis | None]) -> tuple[Global, list[str]]:
+    """Describes the tensor at `base`, whose strides are parameters: returned with their names.
+
+    They are as wide as they are passed, and offsets with them: 64 bits in a loop cost registers, and order among its matmuls.
+    """
+    known = {a: names.make(f"{base}_s{i}") for i, a in enumerate(dims) if a is not None}
+    strides = [names.make(f"{base}_s{i}") if a is None else known[a] for i, a in enumerate(dims)]
+    return Global(base, kind.dtype, tuple(known[a] for a in kind.lists)), strides
 
 
 def _written(frame: Frame, base: str, kind: BlockType, strides: Mapping[Axis, str]) -> Global:
