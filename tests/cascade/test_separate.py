@@ -18,7 +18,6 @@ from weft.cascade.chain import MOST_OPERATIONS, Chain, Element, Link, Result
 from weft.cascade.formulas import one_product
 from weft.cascade.separate import MOST_POWER, MOST_TERMS, NotSeparableError, Term, separated
 from weft.tensor.axes import Axis, Space
-from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.program import Monoid, Use
@@ -80,7 +79,7 @@ def factor_of(of: Term) -> Scalar:
     return found
 
 
-def agree(domain: Domain, one: Scalar, other: Scalar) -> bool:
+def agree(domain: FieldDomain, one: Scalar, other: Scalar) -> bool:
     """Tells whether two expressions of all arguments are equal at 50 random points."""
     rng = np.random.default_rng(0)
     args = [domain.random((50,), F64, rng) for _ in range(5)]
