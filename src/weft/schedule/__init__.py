@@ -1,8 +1,8 @@
 """schedule: where each loop runs.
 
 In: a fused block program and a `Schedule`, which is data keyed by loop node. Out of `apply`: an ordinary block program whose
-loops have places and tiles, with splits, peeled edges, padding, staging and accumulation in place made explicit; and
-`kernels`, its launches. Emitters, interpreter and cost read only that program.
+loops have places and tiles, with splits, peeled edges, padding, staging and accumulation in place made explicit, and whose
+lists are memory with loads and stores; and `kernels`, its launches. Emitters, interpreter and cost read only that program.
 """
 
 from weft.schedule.apply import KernelNodes, Placing, apply, in_flight, kernels
