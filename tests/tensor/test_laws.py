@@ -46,7 +46,7 @@ def test_a_built_program_and_its_normal_form_are_what_eager_computes(data: st.Da
 
 
 def _same(domain: Domain[Any], a: Any, b: Any) -> bool:
-    """Whether values are equal: in a field exactly, numbers up to the rounding of their largest."""
+    """Tell whether values are equal: in a field exactly, numbers up to the rounding of their largest."""
     if isinstance(domain, FieldDomain):
         return domain.equal(a, b)
     scale = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))

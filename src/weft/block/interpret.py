@@ -274,7 +274,7 @@ class _Interpreter(Generic[V]):
             return self.domain.lift(broadcast((*lanes, self.domain.shape(array)[-1])), array)
 
         def both(so_far: str, new: str) -> V:
-            return self.domain.lift(joined(-1), rows(so_far, node.rank), rows(new, node.over))
+            return self.domain.lift(joined, rows(so_far, node.rank), rows(new, node.over))
 
         def made(part: V, dtype: DType) -> _Item[V]:
             array = self.domain.lift(at((..., 0)), part) if node.rank is None else part

@@ -29,10 +29,6 @@ def written(window: tuple[slice | int, ...]) -> Callable[[Array, Array], Array]:
     return write
 
 
-def joined(axis: int | None) -> Callable[..., Array]:
-    """Join parts one after the other along `axis`, or stack them along a new first one."""
-
-    def join(*parts: Array) -> Array:
-        return np.stack(parts) if axis is None else np.concatenate(parts, axis=axis)
-
-    return join
+def joined(first: Array, second: Array) -> Array:
+    """Join two arrays one after the other along their last dimension."""
+    return np.concatenate((first, second), axis=-1)

@@ -277,7 +277,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """What it is called in messages: after its memory."""
+        """Return what messages call it: its memory."""
         return self.memory
 
 

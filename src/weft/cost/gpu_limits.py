@@ -73,8 +73,7 @@ def resources(
         sizes: elements of each space, by name; all at least 1.
         warps, stages: of the schedule.
     """
-    number = kernels(applied).index(part)
-    counted, part = by_kernel(applied, sizes)[number], kernels(applied)[number]
+    counted = by_kernel(applied, sizes)[kernels(applied).index(part)]
     return resources_of(work_of(applied, part, counted, sizes), gpu, warps, stages)
 
 

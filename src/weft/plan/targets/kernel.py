@@ -63,7 +63,7 @@ class Kernel:
 
     @property
     def from_cache(self) -> bool:
-        """Whether the kernel was loaded from the cache, not emitted and compiled now."""
+        """Tell whether the kernel was loaded from the cache, not emitted and compiled now."""
         return self.made.from_cache
 
     @property
