@@ -185,7 +185,7 @@ class _Poisoned(TorchDispatchMode):
 
 
 class OfCopies(TorchDispatchMode):
-    """Gives calls that make new tensors copies of operands that repeat elements: PyTorch's median goes wrong on these."""
+    """Gives calls that make new tensors copies of operands that repeat elements: PyTorch's median reads beyond the end of these."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         schema = func._schema  # noqa: SLF001 - no public name

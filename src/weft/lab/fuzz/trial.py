@@ -205,7 +205,7 @@ class _Trial:
         expected: tuple[ResultTensors, list[torch.Tensor]],
     ) -> None:
         """Raises where numbers differ by more than the error rule allows."""
-        every = [(*found[0], *found[1])], [(*expected[0], *expected[1])], [self._reference(call, 0, expected)]
+        every: _Every = [(*found[0], *found[1])], [self._of_copies(call, 0)], [self._reference(call, 0, expected)]
         wrong = self._judged(every, call)
         for first, end in pairwise(_DRAWS):
             if wrong is None or wrong.stage != "number":
@@ -215,7 +215,7 @@ class _Trial:
                 if more is None:
                     break
                 every[0].append((*more[0], *more[1]))
-                every[1].append((*eager[0], *eager[1]))
+                every[1].append(self._of_copies(call, draw))
                 every[2].append(self._reference(call, draw, eager))
             wrong = self._judged(every, call)
         if wrong is not None and wrong.stage == "nan" and self.function.masks():
@@ -224,8 +224,7 @@ class _Trial:
         if wrong is not None and wrong.stage == "nan":
             wrong = self._judged(self._in_range(every, call), call)
         if wrong is not None and wrong.stage in ("number", "integer"):
-            others = (self._but_roundings, self._of_copies)
-            wrong = None if any(self._judged(other(every, call), call) is None for other in others) else wrong
+            wrong = self._judged(self._but_roundings(every, call), call) and wrong
         if wrong is not None and self._reads_what_it_writes(call):
             as_traced = self._as_traced(every, call)
             wrong = None if as_traced is None else self._judged(as_traced, call)
@@ -254,14 +253,14 @@ class _Trial:
             )
         return rows, every[1], every[2]
 
-    def _of_copies(self, every: _Every, call: int) -> _Every:
-        """Returns results of each draw, beside eager's of operands of which no two elements lie in one place."""
+    def _of_copies(self, call: int, draw: int) -> ResultTensors:
+        """Returns eager's results and arguments, of operands of which no two elements lie in one place.
+
+        PyTorch's median reads beyond the end of operands that repeat elements: its results are then whatever lies there.
+        """
         with OfCopies():
-            made = [self._eager(call, draw) for draw in range(len(every[0]))]
-            exact = [self._reference(call, draw, each) for draw, each in enumerate(made)]
-        if any(each is None for each in exact):
-            return every
-        return every[0], [(*results, *given) for results, given in made], exact
+            results, given = self._eager(call, draw)
+        return *results, *given
 
     def _nudged(self, call: int, draw: int, number: int) -> ResultTensors | None:
         """Computes results and arguments in fp64 where each argument's element, and each operation's result, is another by its last
@@ -336,7 +335,7 @@ class _Trial:
 
     def _in_fp64(self, given: list[torch.Tensor]) -> ResultTensors:
         """Computes results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
-        with _doubles():
+        with _doubles(), OfCopies():
             return *self.wide(*given), *given
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
