@@ -1,41 +1,18 @@
-"""The iterations of a loop, as expressions of whichever language."""
+"""The iterations of loops, as expressions of whichever language: bounds, blocks, and the numbers that a program of the grid has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from weft.block.program import Map, Place
-from weft.block.ranges import Part
+from weft.block.ranges import EVERY_BLOCK, Part
 from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
 from weft.block.subscripts import Digit
-from weft.emit.text import factor, minus, plus, times
-from weft.tensor.axes import Axis, Space
-
-
-class Language(Protocol):
-    """How the language of a kernel spells what ranges need."""
-
-    def size(self, space: Space) -> str:
-        """Return the number of elements of `space`."""
-        ...
-
-    def at_most(self, left: str, right: str) -> str:
-        """Return the smaller of two sizes."""
-        ...
-
-    def at_least(self, left: str, right: str) -> str:
-        """Return the larger of two sizes."""
-        ...
-
-    def blocks_of(self, size: str, tile: str) -> str:
-        """Count the blocks of `tile` elements that `size` elements make."""
-        ...
-
-    def whole_blocks(self, size: str, tile: str) -> str:
-        """Count the elements of `size` that lie in whole blocks of `tile`."""
-        ...
+from weft.emit.frame import KernelFrame
+from weft.emit.text import Spelling, factor, is_word, minus, plus, times
+from weft.tensor.axes import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +39,90 @@ class Bounds:
     most: str
 
 
-def bounds(language: Language, node: Map, scope: Scope) -> Bounds:
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """The iterations of a loop: blocks begin at `first`, and by whole blocks after it, before `last`; they end at `stop` at most.
+
+    `most` is the most elements that a block has, in sizes and numbers alone.
+    """
+
+    first: str
+    last: str
+    stop: str
+    most: str
+
+
+def bounds(frame: KernelFrame[Any], node: Map, scope: Scope) -> Bounds:
     """Spell the range that `node` runs over, given the blocks of the loops around it."""
-    found = node.range.bounds(node.axis.space, None if node.place is Place.whole else node.tile)
-    return Bounds(*(_spelled(language, size, scope) for size in (found.start, found.stop, found.most)))
+    found = node.range.bounds(node.axis.space, _tile(node))
+    return Bounds(*(_spelled(frame, size, scope, {}) for size in (found.start, found.stop, found.most)))
 
 
-def _spelled(language: Language, size: Size, scope: Scope) -> str:
+def iterations(frame: KernelFrame[Any], node: Map, scope: Scope) -> Iterations:
+    """Spell the iterations of `node`, given the blocks of the loops around it: what is more than a word has a name."""
+    tile, named = _tile(node), dict[Size, str]()
+    found = node.range.bounds(node.axis.space, tile)
+
+    def name(size: Size, what: str) -> str:
+        text = _spelled(frame, size, scope, named)
+        return named.setdefault(size, text if is_word(text) else frame.hold(text, f"{node.axis.name}_{what}"))
+
+    name(found.start, "begin")
+    stop = name(found.stop, "end")
+    most = _spelled(frame, found.most, scope, {}) if tile is None else str(tile)
+    first, last = (found.start, found.stop) if tile is None else node.range.blocks(node.axis.space, tile)
+    return Iterations(_spelled(frame, first, scope, named), name(last, "last"), stop, most)
+
+
+def block_at(frame: KernelFrame[Any], node: Map, found: Iterations, base: str, block: str) -> BlockText:
+    """Describe the block of `node` that begins at `base`, `block` elements before the next one."""
+    if node.tile == 1 or (node.place is not Place.whole and node.range.left is Part.full):
+        return BlockText(base, str(node.tile), found.most)
+    valid = frame.spelling.at_most(block, minus(found.stop, base))
+    return BlockText(base, frame.hold(valid, f"{base}_len"), found.most)
+
+
+def grid_blocks(
+    frame: KernelFrame[Any], chain: Sequence[Map], counts: Sequence[str], turned: Callable[[Map], bool]
+) -> Iterator[tuple[Map, BlockText]]:
+    """Print which block of each of the nested loops `chain` the program number `program` has; each is yielded once it is known.
+
+    Args:
+        counts: how many blocks each loop has.
+        turned: tells whether a loop begins with its last block.
+    """
+    scope = dict[Axis, BlockText]()
+    for level, node in enumerate(chain):
+        later, found = times(*counts[level + 1 :]), bounds(frame, node, scope)
+        rest = f"({later})" if "*" in later else later
+        number = "program" if later == "1" else f"program {frame.spelling.divided} {rest}"
+        number = number if level == 0 else f"{number} % {counts[level]}"
+        if turned(node):
+            number = f"({minus(minus(counts[level], '1'), number)})"
+        scaled = number if node.tile == 1 else f"{number} * {node.tile}"
+        base = frame.hold(scaled if found.start == "0" else plus(found.start, scaled), node.axis.name)
+        if node.range != EVERY_BLOCK:
+            frame.leave(f"{base} >= {found.stop}")
+        valid = "1"
+        if node.tile != 1:
+            valid = frame.hold(frame.spelling.at_most(str(node.tile), minus(found.stop, base)), f"{base}_len")
+        scope[node.axis] = BlockText(base, valid, str(node.tile))
+        yield node, scope[node.axis]
+
+
+def _tile(node: Map) -> int | None:
+    return None if node.place is Place.whole else node.tile
+
+
+def _spelled(frame: KernelFrame[Any], size: Size, scope: Scope, named: Mapping[Size, str]) -> str:
+    """Spell `size`, or give the name that it has."""
+    if size in named:
+        return named[size]
     match size:
         case int():
             return str(size)
         case Elements(space):
-            return language.size(space)
+            return frame.size(space)
         case Begin(axis):
             return scope[axis].base
         case Valid(axis):
@@ -81,29 +130,19 @@ def _spelled(language: Language, size: Size, scope: Scope) -> str:
         case Most(axis):
             return scope[axis].most
         case Compound(op, args):
-            texts = [_spelled(language, each, scope) for each in args]
-            return _WORDS[op](*texts) if op in _WORDS else getattr(language, op.name)(*texts)
+            texts = [_spelled(frame, each, scope, named) for each in args]
+            return _WORDS[op](*texts) if op in _WORDS else getattr(frame.spelling, op.name)(*texts)
 
 
 _WORDS: Mapping[Op, Callable[..., str]] = {Op.plus: plus, Op.minus: minus, Op.times: times}
 
 
-def digit_of(number: str, digit: Digit, divided: str) -> str:
-    """Spell the digit of the element `number`; `divided` stands between a number and what it is divided by, without a rest."""
+def digit_of(number: str, digit: Digit, spelling: Spelling) -> str:
+    """Spell the digit of the element `number`."""
     if number == "0":
         return number
-    text = number if digit.div == 1 else f"{factor(number)} {divided} {digit.div}"
+    text = number if digit.div == 1 else f"{factor(number)} {spelling.divided} {digit.div}"
     return text if digit.mod is None else f"{factor(text)} % {digit.mod}"
-
-
-def tile(node: Map, most: str) -> str:
-    """Return the most elements that one iteration can have."""
-    return str(node.tile) if node.tile is not None and node.place is not Place.whole else most
-
-
-def part_of(node: Map) -> Part:
-    """Tell which of the iterations between its bounds run; a loop over the whole has but one."""
-    return Part.all if node.place is Place.whole else node.range.left
 
 
 def describe(node: Map) -> str:

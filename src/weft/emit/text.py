@@ -1,8 +1,9 @@
-"""Text that is the same in every language: identifiers, and arithmetic on expressions that are text."""
+"""Identifiers, and arithmetic on expressions that are text: what is alike in every language, and how languages differ in it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 _WORD = re.compile(r"[\w.]+")
 _PRODUCT = re.compile(r"[\w.]+( \* [\w.]+)*")
@@ -64,6 +65,46 @@ def minus(left: str, right: str) -> str:
     if left.startswith(f"{right} + "):
         return left[len(right) + 3 :]
     return f"{left} - {right if _PRODUCT.fullmatch(right) or _is_call(right) else f'({right})'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How a language spells arithmetic on sizes.
+
+    Attributes:
+        smaller, larger: functions of two sizes.
+        divided: stands between a size and what it is divided by, without a remainder.
+        ceil_div: the function of two sizes that rounds their quotient up.
+    """
+
+    smaller: str
+    larger: str
+    divided: str
+    ceil_div: str
+
+    def at_most(self, left: str, right: str) -> str:
+        """Return the smaller of two sizes."""
+        if left.isdigit() and right.isdigit():
+            return str(min(int(left), int(right)))
+        return left if left == right else f"{self.smaller}({left}, {right})"
+
+    def at_least(self, left: str, right: str) -> str:
+        """Return the larger of two sizes."""
+        if left.isdigit() and right.isdigit():
+            return str(max(int(left), int(right)))
+        return left if left == right else f"{self.larger}({left}, {right})"
+
+    def whole_blocks(self, size: str, tile: str) -> str:
+        """Count the elements of `size` that lie in whole blocks of `tile`."""
+        return size if tile == "1" else f"{factor(size)} {self.divided} {tile} * {tile}"
+
+    def blocks_of(self, size: str, tile: str) -> str:
+        """Count the blocks of `tile` elements that `size` elements make."""
+        if tile == "1":
+            return size
+        if size.isdigit() and tile.isdigit():
+            return str(-(-int(size) // int(tile)))
+        return f"{self.ceil_div}({size}, {tile})"
 
 
 def stripped(text: str) -> str:

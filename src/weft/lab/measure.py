@@ -85,9 +85,7 @@ def compare(
 
 
 def orders(count: int) -> tuple[tuple[int, ...], ...]:
-    """Find orders of 0 .. count - 1 in which each has each place, and follows each other one, equally often (E. J.
-    Williams, 1949). J. Williams, 1949).
-    """
+    """Find orders of 0 .. count - 1 in which each has each place, and follows each other one, equally often (Williams, 1949)."""
     low, high = 0, count
     first = [0]
     while len(first) < count:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from weft.block import program as b
 from weft.block.check import body_types, infer
-from weft.block.ranges import Part
 from weft.block.scope import Scope
 from weft.emit.calls import Dims, list_dims, size_names
-from weft.emit.ranges import BlockText, bounds, describe, digit_of, part_of
-from weft.emit.text import Names, minus, plus, times
+from weft.emit.frame import KernelFrame
+from weft.emit.ranges import BlockText, block_at, describe, digit_of, iterations
+from weft.emit.text import Names, Spelling, minus, plus, times
 from weft.emit.triton.text import RESERVED, Writer
 from weft.plan.targets import Built, LaunchSpec, Toolchain
 from weft.plan.targets.interface import signature
@@ -37,10 +37,13 @@ D = Fp64Domain()  # floats are carried in float64, integers in int64
 _NEW = Axis("new", Space("new", 1))
 Tensors = Sequence[torch.Tensor]
 
-_HEAD = (
-    f"import numpy as np\nfrom numpy import inf, nan\nfrom {__name__} import D, DType, Monoid, Order, joined, row\n\n\n"
-)
-__all__ = ["D", "DType", "Monoid", "NumPy", "Order", "emit", "joined", "loaded", "row"]
+_NAMES = ("D", "DType", "Monoid", "Order", "ceil_div", "joined", "row")
+_HEAD = f"import numpy as np\nfrom numpy import inf, nan\nfrom {__name__} import {', '.join(_NAMES)}\n\n\n"
+__all__ = ["D", "DType", "Monoid", "NumPy", "Order", "ceil_div", "emit", "joined", "loaded", "row"]
+
+
+def ceil_div(size: int, tile: int) -> int:
+    return -(-size // tile)
 
 
 def joined(one: Any, two: Any) -> Any:
@@ -60,7 +63,7 @@ class Value:
 def emit(program: b.BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> str:
     """Print one launch as `def NAME(reads, writes, sizes)`; arguments as of the other emitters, None for an axis of size 1."""
     types = infer(program.graph, dict(program.inputs), Scope({}, applied=True))
-    names = Names(f"{RESERVED} np inf nan D DType Monoid Order joined row {name}")
+    names = Names(f"{RESERVED} np inf nan {' '.join(_NAMES)} {name}")
     given = {n: names.make(n) for n in (*kernel.reads, *kernel.writes)}
     sizes, out = {s: names.make(s) for s in size_names(program, kernel)}, Writer(1)
     whole: dict[str, Value] = {}
@@ -75,28 +78,29 @@ def emit(program: b.BlockProgram, kernel: KernelNodes, name: str, dims: Dims) ->
     return "\n".join([f"{_HEAD}def {name}({', '.join((*given.values(), *sizes.values()))}):", *out.lines, ""])
 
 
+class _Spelling(Spelling):
+    """Python's quotients are rounded down where sizes are negative, too: no loop has fewer than no blocks."""
+
+    def whole_blocks(self, size: str, tile: str) -> str:
+        return f"max({size}, 0) // ({tile}) * ({tile})"
+
+
 @dataclass
-class Body:
+class Body(KernelFrame[Writer]):
     """A graph being printed: one iteration of a loop, an update, or the top of a kernel."""
 
-    names: Names
-    sizes: Mapping[str, str]
-    out: Writer
     scope: Mapping[Axis, BlockText]
     around: Scope
     types: Mapping[str, b.BlockType]
     values: dict[str, Value]
-    at_most = staticmethod(lambda left, right: f"min({left}, {right})")
-    at_least = staticmethod(lambda left, right: f"max({left}, {right})")
-    blocks_of = staticmethod(lambda size, tile: f"(-(-({size}) // ({tile})))")
-    whole_blocks = staticmethod(lambda size, tile: f"(max({size}, 0) // ({tile}) * ({tile}))")
+    spelling: ClassVar[Spelling] = _Spelling("min", "max", "//", "ceil_div")
 
-    def size(self, space: Space) -> str:
-        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
-
-    def hold(self, wish: str, text: str) -> str:
+    def hold(self, text: str, wish: str) -> str:
         self.out.line(f"{(name := self.names.make(wish))} = {text}")
         return name
+
+    def leave(self, condition: str) -> None:
+        raise AssertionError(condition)
 
     def run(self, graph: b.Graph) -> None:
         """Print `graph`."""
@@ -108,7 +112,7 @@ class Body:
                     self.values[node.name] = self.room(node.name)
                 case b.Load(name, memory, at, dims):
                     part = self.part(memory, at, dims)
-                    self.values[name] = replace(part, text=self.hold(name, part.text))
+                    self.values[name] = replace(part, text=self.hold(part.text, name))
                 case b.Store(memory, value, at):
                     part = self.part(memory, at, self.values[value].dims)
                     self.out.line(f"{part.text} = {self.aligned(value, part.axes)}")
@@ -118,7 +122,7 @@ class Body:
                     self.values[node.name] = self.values[node.arg]
                 case _:
                     text, dims = self.operator(node)
-                    self.values[node.name] = Value(self.hold(node.name, text), dims, dims)
+                    self.values[node.name] = Value(self.hold(text, node.name), dims, dims)
 
     def operator(self, node: b.BlockNode) -> tuple[str, tuple[Axis, ...]]:
         match node:
@@ -152,7 +156,7 @@ class Body:
         kept = tuple(a for a in node.dims if a != node.rank)
         ends, pairs = (node.rank or _NEW, node.over or _NEW), zip(node.acc, (node.arg, node.numbers), strict=True)
         sides = [", ".join(self.aligned(n, (*kept, a)) for n, a in zip(pair, ends, strict=True)) for pair in pairs]
-        found = self.hold(node.name, f"D.ranked(joined({sides[0]}), joined({sides[1]}), {node.count}, {node.order!r})")
+        found = self.hold(f"D.ranked(joined({sides[0]}), joined({sides[1]}), {node.count}, {node.order!r})", node.name)
         dims = kept if node.rank is None else (*kept, node.rank)
         last = "[..., 0]" if node.rank is None else ""
         self.values |= {n: Value(f"{found}[{i}]{last}", dims, dims) for i, n in enumerate((node.name, node.places))}
@@ -169,7 +173,7 @@ class Body:
         """Return the item with axes `dims` that lies in `memory` at `at`."""
         whole, own, index = self.values[memory], dict(zip(self.types[memory].lists, at, strict=True)), list[str]()
         for axis in whole.axes:
-            digits = (times(str(f), digit_of(self.scope[d.axis].base, d, "//")) for f, d in own[axis].terms)
+            digits = (times(str(f), digit_of(self.scope[d.axis].base, d, self.spelling)) for f, d in own[axis].terms)
             first = plus(*digits, str(own[axis].offset))
             along = [a for a in own[axis].axes if a in dims]
             index.append(f"{first}:{plus(first, self.scope[along[0]].valid)}" if along else first)
@@ -180,7 +184,7 @@ class Body:
         """Reserve memory for what loops store or one hands out, each axis as long as its space."""
         kind, axes = self.types[name], list_dims(self.types[name])
         shape = " ".join(f"{self.size(a.space)}," for a in axes)
-        return Value(self.hold(name, f"D.full(({shape}), 0, DType.{kind.dtype.name})"), axes, kind.dims)
+        return Value(self.hold(f"D.full(({shape}), 0, DType.{kind.dtype.name})", name), axes, kind.dims)
 
     def loop(self, node: b.Map) -> None:
         state = node.state
@@ -192,7 +196,7 @@ class Body:
             if state is not None and state.resume is not None:
                 outer = next(f.outer for f in node.inputs if f.inner == state.resume[number])
                 start = self.aligned(outer, c.dims)
-            carried.append(Value(self.hold(c.name, start), c.dims, c.dims))
+            carried.append(Value(self.hold(start, c.name), c.dims, c.dims))
         scope, around = {**self.scope, node.axis: self.head(node)}, self.around.inside(node)
         types = infer(node.body, body_types(node, self.types), around)
         fed = {f.inner: self.values[f.outer] for f in node.inputs}
@@ -216,18 +220,14 @@ class Body:
 
     def head(self, node: b.Map) -> BlockText:
         """Print the head of a loop, and go inside; returned is its current block."""
-        limits, block = bounds(self, node, self.scope), str(node.tile)
+        found, block = iterations(self, node, self.scope), str(node.tile)
         self.out.comment(describe(node))
         base = self.names.make(node.axis.name)
-        start, stop = (self.hold(f"{node.axis.name}_bound", text) for text in (limits.start, limits.stop))
         if node.place is b.Place.whole:
-            block = f"max({minus(stop, start)}, 1)"
-        last = f"{stop} - {block} + 1" if part_of(node) is Part.full else stop
-        first = plus(start, self.whole_blocks(minus(stop, start), block)) if part_of(node) is Part.edge else start
-        self.out.line(f"for {base} in range({first}, {last}, {block}):")
+            block = f"max({minus(found.stop, found.first)}, 1)"
+        self.out.line(f"for {base} in range({found.first}, {found.last}, {block}):")
         self.out.depth += 1
-        valid = self.hold(f"{base}_len", f"min({block}, {stop} - {base})")
-        return BlockText(base, valid, limits.most if node.place is b.Place.whole else block)
+        return block_at(self, node, found, base, block)
 
 
 def _carried(text: str, dtype: DType, *, rounded: bool = False) -> str:

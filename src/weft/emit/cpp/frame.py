@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from weft.block.subscripts import Subscript
 from weft.emit.calls import row_major
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import Writer, at_least, at_most, blocks_of, whole_blocks
+from weft.emit.cpp.text import SPELLING, Writer
 from weft.emit.cpp.values import ItemMemory, ListMemory
+from weft.emit.frame import KernelFrame
 from weft.emit.ranges import Scope, digit_of
-from weft.emit.text import Names, minus, plus, times
-from weft.errors import Location
-from weft.tensor.axes import Axis, Space
+from weft.emit.text import Spelling, minus, plus, times
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
 
@@ -28,35 +29,23 @@ class Allocation:
 
 
 @dataclass
-class Frame:
-    """One kernel being printed."""
+class Frame(KernelFrame[Writer]):
+    """One kernel being printed; `allocations`: the scratch of one thread."""
 
-    names: Names
-    sizes: Mapping[str, str]
-    out: Writer = field(default_factory=lambda: Writer(1))
+    spelling: ClassVar[Spelling] = SPELLING
     allocations: list[Allocation] = field(default_factory=list[Allocation])
     has_matmuls: bool = False
     has_rankings: bool = False
 
-    def size(self, space: Space) -> str:
-        """Return the number of elements of `space`."""
-        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
+    def hold(self, text: str, wish: str) -> str:
+        """Declare a new name for the size `text`, and return it."""
+        name = self.names.make(wish)
+        self.out.line(f"const i64 {name} = {text};")
+        return name
 
-    def at_most(self, left: str, right: str) -> str:
-        """Return the smaller of two sizes."""
-        return at_most(left, right)
-
-    def at_least(self, left: str, right: str) -> str:
-        """Return the larger of two sizes."""
-        return at_least(left, right)
-
-    def blocks_of(self, size: str, tile: str) -> str:
-        """Count the blocks of `tile` elements that `size` elements make."""
-        return blocks_of(size, tile)
-
-    def whole_blocks(self, size: str, tile: str) -> str:
-        """Count the elements of `size` that lie in whole blocks of `tile`."""
-        return whole_blocks(size, tile)
+    def leave(self, condition: str) -> None:
+        """Go on with the next program where `condition` holds."""
+        self.out.line(f"if ({condition}) continue;")
 
     def scratch(self, wish: str, ctype: str, count: str) -> str:
         """Name a pointer to a scratch array of this thread."""
@@ -69,11 +58,6 @@ class Frame:
         extents = [scope[a].most for a in dims]
         base = self.scratch(wish, element(dtype), times(*extents))
         return ItemMemory(base, dtype, row_major(dims, extents), tuple(dims), owned=True)
-
-    def location(self, locations: Sequence[Location | None]) -> None:
-        """Print a comment that says which of the user's lines the next lines compute."""
-        for each in dict.fromkeys(str(place) for place in locations if place is not None):
-            self.out.comment(each)
 
 
 def part(
@@ -94,7 +78,7 @@ def part(
         else:
             constant.append(times(minus(str(subscript.offset), origin), stride))
             for factor, digit in subscript.terms:
-                first = digit_of(scope[digit.axis].base, digit, "/")
+                first = digit_of(scope[digit.axis].base, digit, SPELLING)
                 blocks.setdefault(digit.axis, []).append(times(first, str(factor), stride))
         strides |= {d.axis: times(str(factor), stride) for factor, d in subscript.terms if d.axis in dims}
     # By loops from the outermost, so that a compiler finds what each loop adds to what is known before it.

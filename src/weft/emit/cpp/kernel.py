@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType, Graph, Map, Once, Place
-from weft.block.ranges import EVERY_BLOCK
 from weft.block.scope import Scope as Around
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
@@ -17,10 +16,10 @@ from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import RESERVED, Writer, at_most, blocks_of
+from weft.emit.cpp.text import RESERVED, Writer
 from weft.emit.cpp.values import ItemMemory, ListMemory, Value
-from weft.emit.ranges import BlockText, bounds, describe
-from weft.emit.text import Names, minus, plus, times
+from weft.emit.ranges import BlockText, bounds, describe, grid_blocks
+from weft.emit.text import Names, times
 from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis
 
@@ -70,7 +69,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     word = len(kernel.reads) + len(kernel.writes)
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
-    frame = Frame(names, spelled)
+    frame = Frame(names, spelled, Writer(1))
     values, memories = dict[str, Value](), dict[str, ListMemory]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
@@ -152,10 +151,12 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
         out.comment(f"grid {describe(node)}")
         counts.append(frame.names.make(f"{node.axis.name}_blocks"))
     frame.out.depth = 3
-    steps, extents = _steps(frame, chain, counts)
-    for count, extent in zip(counts, extents, strict=True):
+    scope = dict[Axis, BlockText]()
+    for count, (node, block) in zip(counts, grid_blocks(frame, chain, counts, lambda _: False), strict=True):
+        extent = frame.spelling.blocks_of(bounds(frame, node, scope).most, str(node.tile))
         out.line(f"const i64 {count} = {extent};")
-    _levels(top, chain, steps, places)
+        scope[node.axis] = block
+    _levels(top, chain, list(scope.values()), places)
     out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
     out.line("#pragma omp parallel num_threads(team)")
     with out.block(""):
@@ -181,29 +182,6 @@ def _chains(frame: Frame, node: Map) -> list[list[str]]:
     size = frame.size(node.axis.space)
     below = [chain for inner in node.body.nodes if isinstance(inner, Map) for chain in _chains(frame, inner)]
     return [[size, *chain] for chain in below] or [[size]]
-
-
-def _steps(frame: Frame, chain: Sequence[Map], counts: Sequence[str]) -> tuple[list[BlockText], list[str]]:
-    """Prints which blocks program number `program` has; returned with how many blocks each loop has at most."""
-    scope: dict[Axis, BlockText] = {}
-    extents: list[str] = []
-    for level, node in enumerate(chain):
-        limits, block = bounds(frame, node, scope), str(node.tile)
-        extents.append(blocks_of(limits.most, block))
-        later = times(*counts[level + 1 :])
-        number = "program" if later == "1" else f"program / {f'({later})' if '*' in later else later}"
-        number = number if level == 0 else f"{number} % {counts[level]}"
-        base = frame.names.make(node.axis.name)
-        scaled = number if node.tile == 1 else f"{number} * {block}"
-        frame.out.line(f"const i64 {base} = {scaled if limits.start == '0' else plus(limits.start, scaled)};")
-        if node.range != EVERY_BLOCK:
-            frame.out.line(f"if ({base} >= {limits.stop}) continue;")
-        valid = "1"
-        if node.tile != 1:
-            valid = frame.names.make(f"{base}_len")
-            frame.out.line(f"const i64 {valid} = {at_most(block, minus(limits.stop, base))};")
-        scope[node.axis] = BlockText(base, valid, block)
-    return list(scope.values()), extents
 
 
 def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, ItemMemory]) -> None:

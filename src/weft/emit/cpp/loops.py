@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import assert_never
 
 from weft.block.check import body_types, infer
 from weft.block.program import (
@@ -22,7 +21,6 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import Part
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests, rankings
@@ -32,10 +30,9 @@ from weft.emit.cpp.order import arranged
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
 from weft.emit.cpp.scalar import element
-from weft.emit.cpp.text import at_most
 from weft.emit.cpp.values import ItemMemory, Lazy, ListMemory, Value, resolved
-from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
-from weft.emit.text import is_word, minus, plus, times
+from weft.emit.ranges import BlockText, Bounds, Iterations, Scope, block_at, describe, iterations
+from weft.emit.text import minus, times
 from weft.tensor.axes import Axis
 
 
@@ -126,10 +123,10 @@ def _loop(body: Body, node: Map) -> None:
     body.in_memory({f.outer: None for f in node.inputs if _is_work(body.values.get(f.outer))})
     once = [o.outer for o in node.outputs if isinstance(o, Once)]
     places = {name: _place(frame, name, body.types[name], scope) for name in once}
-    limits = _named(frame, node, bounds(frame, node, scope))
-    step = _step(frame, node, limits)
-    carried = {} if node.state is None else _carried(body, node, node.state, limits, step)
-    with _iterations(frame, node, limits, step):
+    found = iterations(frame, node, scope)
+    base = found.first if node.place is Place.whole else frame.names.make(node.axis.name)
+    carried = {} if node.state is None else _carried(body, node, node.state, found, base)
+    with _iterations(frame, node, found, base) as step:
         iteration(body, node, {**scope, node.axis: step}, places, carried)
     if node.state is not None:
         memories = {name: memory for name, (memory, _) in carried.items()}
@@ -148,60 +145,23 @@ def _is_work(value: Value | None) -> bool:
     return isinstance(value, Lazy) and value.is_work
 
 
-def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
-    """Return `limits` with names for what is more than a name or a number."""
-    made: list[str] = []
-    for what, text in (("begin", limits.start), ("end", limits.stop)):
-        if is_word(text):
-            made.append(text)
-        else:
-            made.append(frame.names.make(f"{node.axis.name}_{what}"))
-            frame.out.line(f"const i64 {made[-1]} = {text};")
-    return Bounds(made[0], made[1], limits.most)
-
-
-def _step(frame: Frame, node: Map, limits: Bounds) -> BlockText:
-    """Name the current block of `node`."""
-    most = tile(node, limits.most)
-    if node.place is Place.whole:
-        return BlockText(limits.start, minus(limits.stop, limits.start), most)
-    base = frame.names.make(node.axis.name)
-    known = node.tile == 1 or node.range.part is Part.full
-    return BlockText(base, str(node.tile) if known else frame.names.make(f"{base}_len"), most)
-
-
 @contextmanager
-def _iterations(frame: Frame, node: Map, limits: Bounds, step: BlockText) -> Generator[None]:
-    """Print the braces around an iteration."""
+def _iterations(frame: Frame, node: Map, found: Iterations, base: str) -> Generator[BlockText]:
+    """Print the braces around an iteration, whose block begins at `base`; yielded is that block."""
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
     if node.place is Place.whole:
-        with out.block(f"if ({limits.start} < {limits.stop})"):
-            yield
+        with out.block(f"if ({found.first} < {found.stop})"):
+            yield BlockText(found.first, minus(found.stop, found.first), found.most)
         return
-    first, last = limits.start, f"{step.base} < {limits.stop}"
-    match part_of(node):
-        case Part.all:
-            pass
-        case Part.full:
-            last = f"{plus(step.base, block)} <= {limits.stop}"
-        case Part.edge:
-            whole = frame.whole_blocks(minus(limits.stop, limits.start), block)
-            first = whole if limits.start == "0" else plus(limits.start, whole)
-        case Part.before:
-            raise AssertionError(node.name)
-        case _:
-            assert_never(part_of(node))
-    with out.block(f"for (i64 {step.base} = {first}; {last}; {step.base} += {block})"):
-        if not step.valid.isdigit():
-            out.line(f"const i64 {step.valid} = {at_most(block, minus(limits.stop, step.base))};")
-        yield
+    with out.block(f"for (i64 {base} = {found.first}; {base} < {found.last}; {base} += {block})"):
+        yield block_at(frame, node, found, base, block)
 
 
 # State.
 
 
-def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockText) -> dict[str, tuple[ItemMemory, str]]:
+def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) -> dict[str, tuple[ItemMemory, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
     found: dict[str, tuple[ItemMemory, str]] = {}
@@ -215,12 +175,10 @@ def _carried(body: Body, node: Map, state: State, limits: Bounds, step: BlockTex
             found[component.name] = (nests.variable(frame, component.name, dtype, component.init), "true")
             continue
         memory = frame.array(component.name, dtype, component.dims, body.scope)
-        if component.init == 0.0 and part_of(node) is not Part.edge and _starts_by_overwriting(state, place):
-            least = "1" if node.place is Place.whole or part_of(node) is Part.all else str(node.tile)
-            with frame.out.block(f"if ({limits.stop} < {plus(limits.start, least)})"):
+        if component.init == 0.0 and _starts_by_overwriting(state, place):
+            with frame.out.block(f"if ({steps.last} <= {steps.first})"):
                 nests.fill(frame, body.scope, memory, component.init)
-            whole = node.place is Place.whole
-            found[component.name] = (memory, "false" if whole else f"{step.base} > {limits.start}")
+            found[component.name] = (memory, "false" if node.place is Place.whole else f"{base} > {steps.first}")
         else:
             nests.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "true")

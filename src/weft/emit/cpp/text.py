@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from weft.emit.text import factor
+from weft.emit.text import Spelling
 
 INCLUDE_DIR = Path(__file__).parent
 """Where `prelude.h` lies."""
@@ -22,6 +22,8 @@ RESERVED = (
     "weft i64 words threads team scratch products program dense lane start count "
     "i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
 )
+
+SPELLING = Spelling("weft::min_index", "weft::max_index", "/", "weft::ceil_div")
 
 
 class Writer:
@@ -47,35 +49,3 @@ class Writer:
         yield
         self.depth -= 1
         self.line(tail)
-
-
-def at_most(left: str, right: str) -> str:
-    """Return the smaller of two sizes."""
-    if left == right:
-        return left
-    if left.isdigit() and right.isdigit():
-        return str(min(int(left), int(right)))
-    return f"weft::min_index({left}, {right})"
-
-
-def at_least(left: str, right: str) -> str:
-    """Return the larger of two sizes."""
-    if left == right:
-        return left
-    if left.isdigit() and right.isdigit():
-        return str(max(int(left), int(right)))
-    return f"weft::max_index({left}, {right})"
-
-
-def whole_blocks(size: str, tile: str) -> str:
-    """Count the elements of `size` that lie in whole blocks of `tile`."""
-    return size if tile == "1" else f"{factor(size)} / {tile} * {tile}"
-
-
-def blocks_of(size: str, tile: str) -> str:
-    """Count the blocks of `tile` elements that `size` elements make."""
-    if tile == "1":
-        return size
-    if size.isdigit() and tile.isdigit():
-        return str(-(-int(size) // int(tile)))
-    return f"weft::ceil_div({size}, {tile})"

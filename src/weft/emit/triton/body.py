@@ -197,7 +197,7 @@ class Body:
         blocks, lanes, offsets = dict[Axis, list[str]](), dict[Axis, str](), list[str]()
         for subscript, stride in zip(at, memory.strides, strict=True):
             for factor, digit in subscript.terms:
-                first = digit_of(self.scope[digit.axis].base, digit, "//")
+                first = digit_of(self.scope[digit.axis].base, digit, self.frame.spelling)
                 if first != "0":
                     blocks.setdefault(digit.axis, []).append(times(first, str(factor), stride))
                 if digit.axis in dims:

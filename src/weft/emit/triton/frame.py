@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from weft.block.program import Map, Place
 from weft.block.ranges import EVERY_BLOCK, Part
-from weft.emit.ranges import BlockText, part_of
-from weft.emit.text import Names
+from weft.emit.frame import KernelFrame
+from weft.emit.ranges import BlockText
+from weft.emit.text import Spelling
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
-from weft.emit.triton.text import Writer, at_least, at_most, blocks_of, whole_blocks
+from weft.emit.triton.text import SPELLING, Writer
 from weft.emit.triton.values import Lanes
-from weft.errors import Location, UnsupportedError
+from weft.errors import UnsupportedError
 from weft.schedule import power_of_two
-from weft.tensor.axes import Axis, Space
+from weft.tensor.axes import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,10 @@ Constant: TypeAlias = BlockConstant | WholeConstant
 
 
 @dataclass
-class Frame:
+class Frame(KernelFrame[Writer]):
     """One kernel being printed.
 
     Attributes:
-        names, sizes: identifiers, and those of the run-time sizes.
         least: for axes of items that matmuls of blocks read or make, the fewest elements that such a matmul takes.
         tf32: matmuls of float32 may round their factors to tf32.
         exact: what is computed as exactly as eager does.
@@ -69,42 +69,25 @@ class Frame:
             block of the loop has as many.
     """
 
-    names: Names
-    sizes: Mapping[str, str]
+    spelling: ClassVar[Spelling] = SPELLING
     least: Mapping[Axis, int]
     tf32: bool = False
     exact: Exact = NOTHING_EXACT
     stages: int = 1
-    out: Writer = field(default_factory=lambda: Writer(1))
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])
     dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
-
-    def size(self, space: Space) -> str:
-        """Return the number of elements of `space`."""
-        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
-
-    def at_most(self, left: str, right: str) -> str:
-        """Return the smaller of two sizes."""
-        return at_most(left, right)
-
-    def at_least(self, left: str, right: str) -> str:
-        """Return the larger of two sizes."""
-        return at_least(left, right)
-
-    def blocks_of(self, size: str, tile: str) -> str:
-        """Count the blocks of `tile` elements that `size` elements make."""
-        return blocks_of(size, tile)
-
-    def whole_blocks(self, size: str, tile: str) -> str:
-        """Count the elements of `size` that lie in whole blocks of `tile`."""
-        return whole_blocks(size, tile)
 
     def hold(self, text: str, wish: str = "part") -> str:
         """Give the expression `text` a new name."""
         name = self.names.make(wish)
         self.out.line(f"{name} = {text}")
         return name
+
+    def leave(self, condition: str) -> None:
+        """End the thread block where `condition` holds."""
+        with self.out.block(f"if {condition}"):
+            self.out.line("return")
 
     def extent(self, node: Map, most: str) -> str:
         """Return the number of lanes of a block of `node`, where it has at most `most` elements.
@@ -138,7 +121,7 @@ class Frame:
             inside, whole = f"{index} < {step.valid}", self._all_whole(node, count)
             if whole is not True:
                 valid = self.hold(f"({inside}) | ({whole} == 1)" if whole else inside, f"{node.axis.name}_ok")
-        whole = node.place is not Place.whole and part_of(node) is Part.full
+        whole = node.place is not Place.whole and node.range.left is Part.full
         self.lanes[node.axis] = Lanes(count, index, valid, whole)
 
     def _all_whole(self, node: Map, count: str) -> str | bool:
@@ -180,11 +163,6 @@ class Frame:
             if (axes is None or a in axes) and (lanes := self.lanes[a]).valid is not None
         ]
         return " & ".join(masks)
-
-    def location(self, locations: Sequence[Location | None]) -> None:
-        """Print a comment that says which of the user's lines the next lines compute."""
-        for each in dict.fromkeys(str(place) for place in locations if place is not None):
-            self.out.comment(each)
 
 
 def spread(text: str | None, dims: Sequence[Axis], has: Sequence[Axis]) -> str:

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 from weft.block.check import infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Place, Pointwise
-from weft.block.ranges import EVERY_BLOCK
 from weft.block.scope import Scope as Around
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides
-from weft.emit.ranges import BlockText, bounds, describe
-from weft.emit.text import Names, is_word, minus, plus, times
+from weft.emit.ranges import BlockText, bounds, describe, grid_blocks
+from weft.emit.text import Names, is_word
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
 from weft.emit.triton.scalar import Exact, element, jumps
-from weft.emit.triton.text import RESERVED, at_most, call
+from weft.emit.triton.text import RESERVED, Writer, call
 from weft.emit.triton.values import Global, MadeList, Value
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
@@ -96,7 +95,7 @@ def emit(
     inner = list(every(kernel.nodes))
     for dtype in {n.dtype for n in inner if isinstance(n, Pointwise)} | {types[each].dtype for each in pointers}:
         _demand_type(dtype, target)
-    frame = Frame(names, spelled, _least(kernel.nodes, types), tf32, _exact(inner), stages)
+    frame = Frame(names, spelled, Writer(1), _least(kernel.nodes, types), tf32, _exact(inner), stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Value] = {}
     for n in kernel.reads:
@@ -228,26 +227,12 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Gl
         loop = _blocks(frame, node, chain)
         limits.append(loop)
         size = str(loop.size) if isinstance(loop.size, int) else frame.sizes[loop.size]
-        count = frame.blocks_of(size, str(loop.block))
+        count = frame.spelling.blocks_of(size, str(loop.block))
         counts.append(count if is_word(count) else frame.hold(count, f"{node.axis.name}_blocks"))
-    for level, node in enumerate(chain):
-        later = times(*counts[level + 1 :])
-        number = "program" if later == "1" else f"program // {f'({later})' if '*' in later else later}"
-        number = number if level == 0 else f"{number} % {counts[level]}"
-        if _grows(node):
-            # The longest first: what is left when multiprocessors run out of thread blocks is short.
-            number = f"({minus(minus(counts[level], '1'), number)})"
-        bound = bounds(frame, node, scope)
-        scaled = number if node.tile == 1 else f"{number} * {node.tile}"
-        base = frame.hold(scaled if bound.start == "0" else plus(bound.start, scaled), node.axis.name)
-        if node.range != EVERY_BLOCK:
-            with frame.out.block(f"if {base} >= {bound.stop}"):
-                frame.out.line("return")
-        valid = "1"
-        if node.tile != 1:
-            valid = frame.hold(at_most(str(node.tile), minus(bound.stop, base)), f"{base}_len")
-        scope[node.axis] = BlockText(base, valid, str(node.tile))
-        frame.enter(node, scope[node.axis])
+    # The longest first: what is left when multiprocessors run out of thread blocks is short.
+    for node, block in grid_blocks(frame, chain, counts, _grows):
+        scope[node.axis] = block
+        frame.enter(node, block)
     _levels(top, chain, list(scope.values()), places)
     return limits
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import assert_never
 
 from weft.block.check import body_types, infer
 from weft.block.program import (
@@ -19,16 +18,16 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import All, Part
+from weft.block.ranges import All
 from weft.block.walk import every, operands
 from weft.emit.kinds import kind_of
-from weft.emit.ranges import BlockText, Bounds, Scope, bounds, describe, part_of, tile
-from weft.emit.text import is_word, minus, plus
+from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
+from weft.emit.text import minus
 from weft.emit.triton import rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
 from weft.emit.triton.scalar import COMPUTED, element, number
-from weft.emit.triton.text import at_most, call
+from weft.emit.triton.text import call
 from weft.emit.triton.values import Tile, Value
 from weft.schedule import in_flight
 from weft.tensor.scalar import Apply, Arg
@@ -73,9 +72,9 @@ def _loop(body: Body, node: Map) -> None:
         if not body.types[feed.outer].buffered:
             body.item(feed.outer)
     carried = {} if node.state is None else _carried(body, node, node.state)
-    limits = _named(frame, node, bounds(frame, node, scope))
+    found = iterations(frame, node, scope)
     frame.out.comment(describe(node))
-    with _iterations(frame, node, limits) as step:
+    with _iterations(frame, node, found) as step:
         # A state that is carried has the same variables before and after an iteration.
         inner = iteration(body, node, {**scope, node.axis: step}, carried)
     if node.state is not None:
@@ -88,50 +87,25 @@ def _loop(body: Body, node: Map) -> None:
     body.values |= {o.outer: inner.item(o.inner) for o in node.outputs if not isinstance(o, Final)}
 
 
-def _named(frame: Frame, node: Map, limits: Bounds) -> Bounds:
-    """Return `limits` with names for what is more than a name or a number."""
-    begin, end = (
-        text if is_word(text) else frame.hold(text, f"{node.axis.name}_{what}")
-        for what, text in (("begin", limits.start), ("end", limits.stop))
-    )
-    return Bounds(begin, end, limits.most)
-
-
 @contextmanager
-def _iterations(frame: Frame, node: Map, limits: Bounds) -> Generator[BlockText]:
+def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockText]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
-    most = tile(node, limits.most)
     if node.runs_once:
-        most = limits.most if isinstance(node.range, All) else most
-        step = BlockText(limits.start, most if node.tile == 1 else minus(limits.stop, limits.start), most)
+        most = frame.size(node.axis.space) if isinstance(node.range, All) else found.most
+        step = BlockText(found.first, most if node.tile == 1 else minus(found.stop, found.first), most)
         frame.enter(node, step)
         yield step
         return
     # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
-    block = str(node.tile) if node.place is not Place.whole else frame.extent(node, most)
-    first, last = limits.start, limits.stop
-    whole = frame.whole_blocks(minus(limits.stop, limits.start), block)
-    match part_of(node):
-        case Part.all:
-            pass
-        case Part.full:
-            last = frame.hold(plus(*(t for t in (limits.start, whole) if t != "0")), f"{node.axis.name}_last")
-        case Part.edge:
-            first = plus(*(t for t in (limits.start, whole) if t != "0"))
-        case Part.before:
-            raise AssertionError(node.name)
-        case _:
-            assert_never(part_of(node))
+    block = str(node.tile) if node.place is not Place.whole else frame.extent(node, found.most)
     base = frame.names.make(node.axis.name)
     options = [f"loop_unroll_factor={in_flight(node)}"] if in_flight(node) > 1 else []
     inner = list(every(node.body.nodes))
     if frame.stages > 1 and not options and not any(_is_pipelined(n) for n in inner):
         options = [f"num_stages={frame.stages}"]
-    counted = call("tl.range" if options else "range", first, last, block, *options)
+    counted = call("tl.range" if options else "range", found.first, found.last, block, *options)
     with frame.out.block(f"for {base} in {counted}"):
-        known = node.tile == 1 or part_of(node) is Part.full
-        valid = str(node.tile) if known else frame.hold(at_most(block, minus(limits.stop, base)), f"{base}_len")
-        step = BlockText(base, valid, most)
+        step = block_at(frame, node, found, base, block)
         frame.enter(node, step)
         yield step
 

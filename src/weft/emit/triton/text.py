@@ -6,9 +6,11 @@ import keyword
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from weft.emit.text import factor
+from weft.emit.text import Spelling
 
 RESERVED = " ".join([*keyword.kwlist, "tl triton float int min max range program weft"])
+
+SPELLING = Spelling("min", "max", "//", "tl.cdiv")
 
 
 class Writer:
@@ -33,38 +35,6 @@ class Writer:
         self.depth += 1
         yield
         self.depth -= 1
-
-
-def at_most(left: str, right: str) -> str:
-    """Return the smaller of two sizes."""
-    if left == right:
-        return left
-    if left.isdigit() and right.isdigit():
-        return str(min(int(left), int(right)))
-    return f"min({left}, {right})"
-
-
-def at_least(left: str, right: str) -> str:
-    """Return the larger of two sizes."""
-    if left == right:
-        return left
-    if left.isdigit() and right.isdigit():
-        return str(max(int(left), int(right)))
-    return f"max({left}, {right})"
-
-
-def whole_blocks(size: str, tile: str) -> str:
-    """Count the elements of `size` that lie in whole blocks of `tile`."""
-    return size if tile == "1" else f"{factor(size)} // {tile} * {tile}"
-
-
-def blocks_of(size: str, tile: str) -> str:
-    """Count the blocks of `tile` elements that `size` elements make."""
-    if tile == "1":
-        return size
-    if size.isdigit() and tile.isdigit():
-        return str(-(-int(size) // int(tile)))
-    return f"tl.cdiv({size}, {tile})"
 
 
 def call(function: str, *args: str) -> str:

@@ -1,0 +1,56 @@
+"""What printing one kernel shares in every language: identifiers, sizes, lines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from weft.emit.text import Names, Spelling
+from weft.errors import Location
+from weft.tensor.axes import Space
+
+
+class Comments(Protocol):
+    """Lines of code that take comments."""
+
+    def comment(self, text: str) -> None:
+        """Write a line of comment, whatever the text holds."""
+        ...
+
+
+W = TypeVar("W", bound=Comments)
+
+
+@dataclass
+class KernelFrame(ABC, Generic[W]):
+    """One kernel being printed.
+
+    Attributes:
+        names: its identifiers.
+        sizes: those of the run-time sizes, by space.
+        out: its lines.
+    """
+
+    names: Names
+    sizes: Mapping[str, str]
+    out: W
+    spelling: ClassVar[Spelling]
+
+    def size(self, space: Space) -> str:
+        """Return the number of elements of `space`."""
+        return str(space.fixed) if space.fixed is not None else self.sizes[space.name]
+
+    @abstractmethod
+    def hold(self, text: str, wish: str) -> str:
+        """Print that a new name is the integer `text`, and return the name."""
+
+    @abstractmethod
+    def leave(self, condition: str) -> None:
+        """Print that a program of the grid for which `condition` holds has nothing to do."""
+
+    def location(self, locations: Sequence[Location | None]) -> None:
+        """Print a comment that says which of the user's lines the next lines compute."""
+        for each in dict.fromkeys(str(place) for place in locations if place is not None):
+            self.out.comment(each)
