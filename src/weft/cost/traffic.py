@@ -8,7 +8,7 @@ counted is defined by `weft.block.interpret`, and equal to what it counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias, TypeVar
@@ -162,24 +162,34 @@ def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
     return walk.memory.peak
 
 
-def numbered_axes(graph: Graph) -> frozenset[Axis]:
-    """Return the axes whose iterations differ by where they begin: other ranges are measured from there.
+Numbered: TypeAlias = Mapping[Axis, tuple[Map, ...] | None]
+"""Axes whose iterations differ by where they begin: with the loops over segments that they number, or None where more is
+measured from there."""
 
-    All others fall into classes; these are walked one by one.
+
+def numbered_axes(graph: Graph) -> Numbered:
+    """Find the axes whose iterations differ by where they begin: other ranges are measured from there.
+
+    All others fall into classes. Of segments, those of equal length are alike; the rest are walked one by one.
     """
-    found: set[Axis] = set()
+    found: dict[Axis, tuple[Map, ...] | None] = {}
     nodes = list(maps(graph))
     for node in reversed(nodes):  # inner maps speak of outer ones
         around = node.range
-        outer = around.through if node.axis in found else around.beside
-        found.update(axis for axis in (outer, around.segment and around.segment[0]) if axis is not None)
-    return frozenset(found)
+        exact = node.axis in found
+        outer = around.through if exact else around.beside
+        if outer is not None:
+            found[outer] = None
+        if around.segment is not None:
+            index, before = around.segment[0], found.get(around.segment[0], ())
+            found[index] = None if exact or before is None else (*before, node)
+    return found
 
 
 @dataclass(slots=True)
 class _Walk:
     sizes: Mapping[str, int]
-    numbered: frozenset[Axis]
+    numbered: Numbered
     on_chip: bool = False
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
@@ -311,9 +321,7 @@ class _Walk:
         return frame.results(last), unchanged
 
 
-def classes(
-    node: Map, scope: Steps, sizes: Mapping[str, int], numbered: frozenset[Axis]
-) -> list[tuple[int, CurrentBlock]]:
+def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: Numbered) -> list[tuple[int, CurrentBlock]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     space = node.axis.space
     tile = node.tile if node.tile is not None else 1 if node.unit else space.size(sizes)
@@ -327,11 +335,31 @@ def classes(
     full, rest = divmod(max(0, stop - first), tile)
     alike = [(full, first)] if full else []
     if node.axis in numbered:
-        alike = [(1, first + i * tile) for i in range(full)]
+        alike = _alike_segments(node.axis, numbered[node.axis], [first + i * tile for i in range(full)], scope, sizes)
     found = [(count, CurrentBlock(base, tile)) for count, base in alike]
     if rest:
         found.append((1, CurrentBlock(first + full * tile, rest)))
     return found or [(0, CurrentBlock(first, 0))]
+
+
+def _alike_segments(
+    index: Axis, cut: Sequence[Map] | None, begins: Sequence[int], scope: Steps, sizes: Mapping[str, int]
+) -> list[tuple[int, int]]:
+    """Group the iterations over `index` that begin at `begins`: those whose segments of the loops `cut` are equally long.
+
+    Returns (how many, where the first of them begins) for each group; `cut` is None where each is a group of its own.
+    """
+    if cut is None:
+        return [(1, begin) for begin in begins]
+    groups: dict[tuple[int, ...], tuple[int, int]] = {}
+    for begin in begins:
+        here, lengths = {**scope, index: CurrentBlock(begin, 1)}, list[int]()
+        for node in cut:
+            limits = node.range.bounds(node.axis.space, None if node.place is Place.whole else node.tile)
+            lengths.append(value(limits.stop, sizes, here) - value(limits.start, sizes, here))
+        count, first = groups.get(tuple(lengths), (0, begin))
+        groups[tuple(lengths)] = count + 1, first
+    return list(groups.values())
 
 
 def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
