@@ -13,6 +13,7 @@ import pytest
 from testkit.block import programs
 from weft.block import operator_types
 from weft.block.check import body_types, check, infer
+from weft.block.copies import loop_names
 from weft.block.lower import lower
 from weft.block.program import (
     BlockNode,
@@ -45,6 +46,7 @@ from weft.block.scope import Scope
 from weft.block.subscripts import Subscript
 from weft.block.transfers import with_transfers
 from weft.errors import InvalidProgramError
+from weft.schedule.edges import peel
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -165,6 +167,15 @@ def _graph(program: BlockProgram, **fields: object) -> BlockProgram:
 STORED = with_transfers(sum_of_rows())
 
 
+def peeled() -> BlockProgram:
+    """The sum of rows in blocks of 8, the last one by itself."""
+    program = placed(sum_of_rows())
+    return replace(program, graph=peel(program.graph, frozenset("k"), loop_names(program)))
+
+
+PEELED = peeled()
+
+
 def moved(form: type[Buffer | Load | Store], **changes: object) -> BlockProgram:
     """STORED, its only operator of this form changed."""
 
@@ -275,6 +286,8 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("memory has a subscript of its own space", "x", moved(Load, at=(Subscript.of(K), Subscript.of(M)))),
     ("an item has the axes of its memory's items", "x", moved(Load, dims=(M,))),
     ("only a loop with state is peeled", "m", edit("m", range=All(Part.full))),
+    ("what whole blocks leave goes on from a loop over these", "k", edit("k", range=All(Part.edge))),
+    ("what whole blocks leave goes on from a loop over these", "k1", at(PEELED, "k", lambda m: replace(m, tile=7))),
 )  # fmt: skip
 
 

@@ -244,9 +244,8 @@ def test_a_peeled_loop_goes_on_where_the_first_stopped():
     outer = loop(M, given, (full, sealed(last)), (Stacked("out", "r"),))
     result = program(outer, over=(M,), given=given)
     check(result)
-    for name, place in ((M.name, Place.grid), (K.name, Place.loop), ("edge", Place.whole)):
-        tile = None if place is Place.whole else 64
-        result = at(result, name, lambda m, p=place, t=tile: replace(m, place=p, tile=t))
+    for name, place in ((M.name, Place.grid), (K.name, Place.loop), ("edge", Place.loop)):
+        result = at(result, name, lambda m, p=place: replace(m, place=p, tile=64))
     check(result)
     assert (
         listing(result)
@@ -256,7 +255,7 @@ forall m in range(M):  # grid, 64 a block
     t1 = load(X[m,k])
     t2 += row_sum(t1)
   t3 = t2
-  for k in range(K, edge):  # whole
+  for k in range(K, edge):  # loop, 64 a block
     t4 = load(X[m,k])
     t5 = fill(t4, 0.0)
     t3 += row_sum(t5)

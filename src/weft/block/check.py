@@ -98,6 +98,7 @@ def _before(node: Graph | Map, given: tuple[BlockType, ...], scope: Scope) -> Ty
 def _types_of(graph: Graph, given: tuple[BlockType, ...], scope: Scope) -> Types:
     types: dict[str, BlockType] = dict(zip(graph.inputs, given, strict=True))
     _check_peeled(graph)
+    _check_edges(graph)
     for node in graph.nodes:
         for name in operands(node):
             if name not in types:
@@ -353,6 +354,20 @@ def _check_peeled(graph: Graph) -> None:
         if not isinstance(node, Join):
             demand(parts.keys().isdisjoint(operands(node)), node.name, "a part of a list is read by nothing", "")
     demand(parts.keys().isdisjoint(graph.outputs), "graph", "a part of a list does not leave its graph", "")
+
+
+def _check_edges(graph: Graph) -> None:
+    """Check that a loop over what whole blocks leave goes on from the one over these."""
+    makers = {o.outer: n for n in graph.nodes if isinstance(n, Map) for o in n.outputs}
+    for node in graph.nodes:
+        if not isinstance(node, Map) or node.range.part is not Part.edge or node.state is None:
+            continue
+        outer = {f.inner: f.outer for f in node.inputs}
+        for name in node.state.resume or ("",):
+            before = makers.get(outer.get(name, ""))
+            fits = before is not None and _same_blocks(before, node)
+            fits = fits and before is not None and before.range == replace(node.range, part=Part.full)
+            demand(fits, node.name, "what whole blocks leave goes on from a loop over these", name)
 
 
 def _same_blocks(first: Map, rest: Map) -> bool:

@@ -22,8 +22,9 @@ def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str], given:
         for k in range(K, full): s = update(s, ...)         every block whole: no bounds to check
         for k in range(K, edge): s = update(s, ...)         at most one iteration; goes on from the state of the first
 
-    A loop over a band is parted into the blocks before those that lie wholly in it, these, without the masks that the band
-    decides, and those after. `given` is what is known of the graph's inputs.
+    One of single elements, not in a band, has nothing but whole blocks, and stays as it is. A loop over a band is parted into the
+    blocks before those that lie wholly in it, these, without the masks that the band decides, and those after. `given` is what
+    is known of the graph's inputs.
 
     Raises:
         ScheduleError: for a loop without state, or one that stacks outputs.
@@ -44,6 +45,8 @@ def _peeled(node: Map, known: Known, make: Callable[[str], str], used: Callable[
     state = node.state
     if state is None or any(not isinstance(o, Final) for o in node.outputs):
         raise ScheduleError(f"loop {node.name!r} cannot be peeled: it carries no state, or stacks outputs")
+    if node.tile == 1 and node.range.beside is None:
+        return [node]
     parts = [replace(node, range=replace(node.range, part=Part.full))]
     if node.range.beside is not None:
         parts = [unmasked(parts[0], known)]

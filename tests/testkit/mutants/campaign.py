@@ -55,7 +55,7 @@ class Tally:
         if fate is Fate.survives:
             self.survivors.append(f"{subject.name}: {mutant}: {said}")
         elif fate is Fate.equivalent:
-            self.equivalent.setdefault(why(subject.applied, mutant), []).append(f"{subject.name}: {mutant}")
+            self.equivalent.setdefault(why(subject, mutant), []).append(f"{subject.name}: {mutant}")
         return fate
 
 

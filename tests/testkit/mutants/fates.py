@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class Subject:
 
     def differs(self, applied: BlockProgram) -> str | None:
         """Says where `applied` gives another result in fp64; None where it does not."""
-        for where, numbers, wanted, room in self._exact:
+        for where, numbers, wanted, room in self.exact:
             try:
                 with np.errstate(all="ignore"):
                     found, _ = interpret(applied, numbers, where, TameNumbers())
@@ -102,7 +103,8 @@ class Subject:
         return None
 
     @cached_property
-    def _exact(self) -> list[tuple[Mapping[str, int], Mapping[str, Array], Sequence[Array], float]]:
+    def exact(self) -> list[tuple[Mapping[str, int], Mapping[str, Array], Sequence[Array], float]]:
+        """Inputs at each size, the results that are right, and by how much others may differ."""
         made: list[tuple[Mapping[str, int], Mapping[str, Array], Sequence[Array], float]] = []
         for number, where in enumerate(self.sizes):
             numbers = inputs_of(self.free, where, TameNumbers(), np.random.default_rng(number))
@@ -115,6 +117,23 @@ class Subject:
             )
             made.append((where, numbers, wanted, 1e-11 * largest))
         return made
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether results are the same where two tensors of one type are exchanged, and what else there is of theirs is not."""
+        where, numbers, wanted, room = self.exact[0]
+        kinds = {n.name: (n.dtype, tuple(a.space for a in n.axes)) for n in self.free.inputs}
+        for one, other in combinations(kinds, 2):
+            if kinds[one] == kinds[other]:
+                exchanged = {**numbers, one: numbers[other], other: numbers[one]}
+                with np.errstate(all="ignore"):
+                    found = evaluate(self.free, exchanged, TameNumbers(), sizes=dict(where))
+                if all(
+                    np.allclose(a, b, rtol=_CLOSE, atol=room, equal_nan=True)
+                    for a, b in zip(wanted, found, strict=True)
+                ):
+                    return True
+        return False
 
     def fate(self, mutant: BlockProgram) -> tuple[Fate, str]:
         """Puts a mutant through what guards a kernel; returned with what the guard says."""

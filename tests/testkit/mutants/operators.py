@@ -291,9 +291,7 @@ OPERATORS = (
 
 def _block_exponents(program: BlockProgram) -> Iterator[Mutant]:
     """One maximum for all rows of a block in place of each row's own."""
-    scope = Scope({}, applied=True)
-    for path, graph, types, inner in _typed(program.graph, ("graph",), dict(program.inputs), scope):
-        del inner
+    for path, graph, types in graphs_with_types(program):
         for number, node in enumerate(graph.nodes):
             if not isinstance(node, Collapse) or node.monoid is not Monoid.max or len(types[node.name].dims) != 1:
                 continue
@@ -306,12 +304,17 @@ def _block_exponents(program: BlockProgram) -> Iterator[Mutant]:
             yield Mutant("block exponent", f"Collapse {node.name}", "a row's maximum -> its block's", changed)
 
 
-Typed = tuple[tuple[Step, ...], Graph, Mapping[str, BlockType], Scope]
+Typed = tuple[tuple[Step, ...], Graph, Mapping[str, BlockType]]
+
+
+def graphs_with_types(program: BlockProgram) -> Iterator[Typed]:
+    """Yields the graph of a placed program and those of its loops' bodies, each with where it is and the types of its values."""
+    yield from _typed(program.graph, ("graph",), dict(program.inputs), Scope({}, applied=True))
 
 
 def _typed(graph: Graph, path: tuple[Step, ...], given: Mapping[str, BlockType], scope: Scope) -> Iterator[Typed]:
     types = infer(graph, given, scope)
-    yield path, graph, types, scope
+    yield path, graph, types
     for number, node in enumerate(graph.nodes):
         if isinstance(node, Map):
             inside = scope.inside(node)
