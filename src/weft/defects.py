@@ -6,15 +6,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from weft.errors import WeftError, WrongKernelError
+from weft.errors import RefutedError, WeftError, WrongKernelError
 from weft.options import current
 
 _NOTICED: ContextVar[list[Exception] | None] = ContextVar("weft_defects", default=None)
 
 
 def is_defect(error: BaseException) -> bool:
-    """Tells whether weft itself failed: an error of `weft.errors` is a refusal, but for that of a kernel which is wrong."""
-    return not isinstance(error, WeftError) or isinstance(error, WrongKernelError)
+    """Tells whether weft itself failed: an error of `weft.errors` is a refusal, but for those of a wrong kernel and a wrong law."""
+    return not isinstance(error, WeftError) or isinstance(error, WrongKernelError | RefutedError)
 
 
 def reason_of(error: Exception) -> str:

@@ -92,6 +92,12 @@ class ShapeError(WeftError, RuntimeError):
     advice = "make the shapes, element types and devices agree as eager PyTorch demands"
 
 
+class UnimplementedError(ShapeError, NotImplementedError):
+    """Eager PyTorch does not implement an operation for operands of this element type or device."""
+
+    advice = "convert the operands to a type that eager PyTorch takes"
+
+
 class CompilerError(WeftError):
     """The compiler is missing, or rejected a kernel. Has the `command`, its `output`, and the rejected `kernel`."""
 
@@ -195,6 +201,12 @@ class VerificationError(WeftError):
     """A program is refuted, or no verdict could be reached, so it must not run."""
 
     advice = "let PyTorch run this part, and report the program"
+
+
+class RefutedError(VerificationError):
+    """weft changed what is computed before it made any kernel: a defect, of a law."""
+
+    advice = "nothing: PyTorch runs this graph; please report it"
 
 
 class JudgementError(WeftError, AssertionError):

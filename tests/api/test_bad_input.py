@@ -22,6 +22,7 @@ from weft.errors import (
     MissingFileError,
     ShapeError,
     TargetError,
+    UnimplementedError,
     UnknownOptionError,
     UnsupportedError,
 )
@@ -373,3 +374,16 @@ def test_nothing_warns_where_all_is_well():
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")
         weft.compile(relu_linear)(*inputs())
+
+
+@pytest.mark.parametrize("compiled", [weft.compile, lambda f: lambda x: weft.optimize(f, (x,))(x)])
+def test_what_eager_does_not_implement_is_a_not_implemented_error(compiled):
+    def y(x):
+        return torch.special.bessel_y0(x) + 1
+
+    with pytest.raises(NotImplementedError, match="bessel_y0"):
+        y(torch.randn(30, 30).half())
+    with pytest.raises(NotImplementedError, match="bessel_y0") as caught:
+        compiled(y)(torch.randn(30, 30).half())
+    assert isinstance(caught.value, UnimplementedError)
+    assert "bessel_y0(x) + 1" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import weft
+from weft.errors import LeftToPyTorchWarning, RefutedError
 from weft.plan.execute import plan as executable
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Elementwise, Node, TensorProgram
@@ -61,7 +63,11 @@ def test_a_wrong_law_is_caught_before_anything_runs(monkeypatch, name):
     fn, given = FUNCTIONS[name], (torch.randn(6, 5), torch.randn(6, 5))
     assert not any("the laws" in f.reason for f in weft.optimize(fn, given).fallbacks)
     monkeypatch.setattr(executable, "GRAPH", (*executable.GRAPH, tensor_pass()(wrong)))
-    program = weft.optimize(fn, given)
+    with pytest.raises(RefutedError), weft.options(defects="raise"):
+        weft.optimize(fn, given)
+    with weft.options(defects="warn"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorchWarning)  # users hear of it once
+        program = weft.optimize(fn, given)
     assert any("the laws on tensor programs changed what is computed: refuted" in f.reason for f in program.fallbacks)
     assert program.kernels == ()
     torch.testing.assert_close(program(*given), fn(*given))

@@ -26,6 +26,7 @@ from weft.errors import (
     LeftToPyTorchWarning,
     Location,
     ShapeError,
+    UnimplementedError,
     UnknownOptionError,
     UnsupportedError,
     WeftError,
@@ -261,11 +262,17 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_outside)
 
 
 def eagerly(model: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call `model(*args, **kwargs)`; a RuntimeError of eager's own becomes a ShapeError that names the user's line."""
+    """Call `model(*args, **kwargs)`; a RuntimeError of eager's own becomes a ShapeError that names the user's line.
+
+    A NotImplementedError becomes an UnimplementedError, which is one too; an error of another class stays as it is.
+    """
     try:
         return model(*args, **kwargs)
     except RuntimeError as error:
-        raise ShapeError(str(error), where=_user_line(error)) from error
+        kinds = {RuntimeError: ShapeError, NotImplementedError: UnimplementedError}
+        if type(error) not in kinds:
+            raise
+        raise kinds[type(error)](str(error), where=_user_line(error)) from error
 
 
 def _code_ran(error: BaseException) -> bool:

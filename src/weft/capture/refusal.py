@@ -17,7 +17,7 @@ from weft.capture.arguments import in_example, known
 from weft.capture.elementwise import is_elementwise
 from weft.capture.recording import by_name
 from weft.capture.source import location_of
-from weft.errors import ShapeError, UnsupportedError
+from weft.errors import ShapeError, UnimplementedError, UnsupportedError
 
 # Arguments that are of a type of their own: they say which elements.
 _CHOOSING = ("index", "indices", "mask", "attn_mask", "condition")
@@ -42,7 +42,8 @@ def refusal(gm: fx.GraphModule, arguments: Sequence[Any], error: BaseException) 
             replayed.run(*ones)
     except Exception as again:  # noqa: BLE001 - ones may be no arguments at all for the graph, which says nothing
         if type(again) is type(error) and str(again) == str(error):
-            return ShapeError(str(error), where=location_of(replayed.node))
+            kind = UnimplementedError if isinstance(error, NotImplementedError) else ShapeError
+            return kind(str(error), where=location_of(replayed.node))
     return None
 
 

@@ -84,7 +84,8 @@ def _laws(program: TensorProgram) -> Iterator[tuple[str, str | None]]:
         for before in dict.fromkeys((program, made)):
             after = law(before)
             if after != before:
-                yield name, laws_refuted(before, after)
+                refuted = laws_refuted(before, after)
+                yield name, None if refuted is None else refuted.what
             if before is made:
                 made = after
 

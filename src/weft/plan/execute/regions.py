@@ -14,7 +14,7 @@ import torch
 
 from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
-from weft.errors import Location, ScheduleError, UnsupportedError, VerificationError, WeftError
+from weft.errors import Location, ScheduleError, UnsupportedError, WeftError
 from weft.options import current
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
@@ -89,7 +89,8 @@ class Regions:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
         Raises:
-            VerificationError: the laws changed what is computed.
+            RefutedError: the laws changed what is computed.
+            VerificationError: it could not be checked that they did not.
         """
         plain, brought = unplaced(program)
         parts = _parts_of("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
@@ -98,7 +99,7 @@ class Regions:
             return found[0].stages
         refuted = laws_refuted(written, program)
         if refuted is not None:
-            raise VerificationError(refuted)
+            raise refuted
         stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), brought)
         return stages
@@ -152,7 +153,7 @@ class Regions:
         """Builds the kernels of `region`. Names are those of the first region of this form.
 
         Raises:
-            VerificationError: the law of centres changed what is computed.
+            VerificationError: the law of centres changed what is computed (RefutedError), or that could not be checked.
             Others as `build_region`.
         """
         prepared = self.prepared(region)
@@ -160,7 +161,7 @@ class Regions:
             changed = prepared.centred is not region.program
             refuted = laws_refuted(region.program, prepared.centred) if changed else None
             if refuted is not None:
-                raise VerificationError(refuted)
+                raise refuted
             self._built[prepared.form] = build_region(
                 self.selection(region),
                 self.device,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from weft.errors import RefutedError, VerificationError
 from weft.tensor.program import Cast, Input, Node, Opaque, TensorProgram, axes_of
 from weft.verify import equivalent
 
@@ -14,8 +15,8 @@ _LARGEST = 1 << 18
 _LEAST_SIZES = (3, 8, 20, 70)
 
 
-def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
-    """Says why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
+def laws_refuted(written: TensorProgram, program: TensorProgram) -> VerificationError | None:
+    """Returns why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
 
     Results of PyTorch's calls are inputs of the check, and operands of the calls are outputs. Casts between floats are taken
     for the identity, as no field has roundings: that the laws keep the right roundings rests on their own tests. Other casts
@@ -33,11 +34,12 @@ def laws_refuted(written: TensorProgram, program: TensorProgram) -> str | None:
         if verdict.agrees:
             return None
         if verdict.equal is False:
-            return f"the laws on tensor programs changed what is computed: {verdict}"
+            return RefutedError(f"the laws on tensor programs changed what is computed: {verdict}")
         undecided = undecided or str(verdict)  # a slice may leave no such size anything to read
     if undecided is None or written.derived:
         return None
-    return f"it could not be checked that the laws on tensor programs keep what is computed: {undecided}"
+    said = f"it could not be checked that the laws on tensor programs keep what is computed: {undecided}"
+    return VerificationError(said)
 
 
 def _comparable(program: TensorProgram, calls: list[str]) -> TensorProgram:
