@@ -81,9 +81,8 @@ def check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], s
     for axis, subscript in zip(memory.lists, node.at, strict=True):
         plain = subscript.plain
         lanes = [term for term in subscript.terms if term[1].axis in dims]
-        demand(
-            all(t == (1, Digit(t[1].axis)) for t in lanes), node.name, "an item lies as its elements are numbered", axis
-        )
+        numbered = len(lanes) <= 1 and all(t == (1, Digit(t[1].axis)) for t in lanes)
+        demand(numbered, node.name, "an item lies as its elements are numbered", axis)
         demand(plain is None or plain.space == axis.space, node.name, "memory has a subscript of its own space", axis)
         across = not set(subscript.axes).isdisjoint(dims)
         demand(across == (axis in memory.dims), node.name, "an item has the axes of its memory's items", axis)

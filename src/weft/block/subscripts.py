@@ -50,5 +50,6 @@ class Subscript:
         for factor, digit in self.terms:
             text = name(digit.axis) if digit.div == 1 else f"{name(digit.axis)}/{digit.div}"
             text = text if digit.mod is None else f"{text}%{digit.mod}"
-            texts.append(text if factor == 1 else f"{factor}*{text}")
+            part = text if digit.div == 1 and digit.mod is None else f"({text})"
+            texts.append(text if factor == 1 else f"{factor}*{part}")
         return "+".join((*texts, *((str(self.offset),) if self.offset or not texts else ())))
