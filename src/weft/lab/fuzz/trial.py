@@ -335,7 +335,7 @@ class _Trial:
 
     def _in_fp64(self, given: list[torch.Tensor]) -> ResultTensors:
         """Computes results and arguments of the function in fp64, also where it makes tensors without saying of which type."""
-        with _doubles(), OfCopies():
+        with _doubles():
             return *self.wide(*given), *given
 
     def _unmasked(self, every: _Every, call: int) -> _Every:
@@ -371,7 +371,8 @@ class _Trial:
     ) -> ResultTensors | None:
         """Computes results and arguments in fp64; None where that has no meaning."""
         try:
-            results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
+            with OfCopies():
+                results = self._in_fp64(self.function.tensors(call, draw, wide=True, instead=instead))
         except REFUSALS:
             return None
         return results if _fits(results, (*eager[0], *eager[1])) else None
