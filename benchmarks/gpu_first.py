@@ -35,6 +35,7 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import Machine, MemoryLevel, estimate, total
+from weft.emit.triton import GRANULARITY
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
@@ -382,7 +383,7 @@ def tried(
     folder: Path,
 ) -> dict[str, Any]:
     """Build, run, check and time one candidate."""
-    placed = apply(program, schedule(program, candidate.levels))
+    placed = apply(program, schedule(program, candidate.levels), GRANULARITY)
     predicted = total(estimate(placed, problem.sizes, H200)).predicted_seconds
     begin = time.perf_counter()
     kernels = load(placed, dims_of(placed), folder)

@@ -21,6 +21,7 @@ from weft.block.program import BlockProgram, Map, Stacked
 from weft.block.walk import maps
 from weft.capture import capture
 from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launches_of, resources, total
+from weft.emit.triton import GRANULARITY
 from weft.errors import ScheduleError
 from weft.pipeline import normalize
 from weft.plan.choose.select import select
@@ -383,7 +384,7 @@ def placed(cell: Cell, name: str, own: Fused, candidate: Candidate, wanted: Sche
 
 @functools.cache  # candidates are compared by identity: one serves all sizes
 def _applied(candidate: Candidate, wanted: Schedule) -> BlockProgram:
-    return apply(candidate.fused, wanted)
+    return apply(candidate.fused, wanted, GRANULARITY)
 
 
 def scheduled(

@@ -21,6 +21,7 @@ from pathlib import Path
 import gpu_first
 
 from weft.cost import Gpu, Launch, gpu, launches_of, total
+from weft.emit.triton import GRANULARITY
 from weft.schedule import apply
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -82,7 +83,7 @@ def candidates(file: Path = MEASURED) -> Candidates:
         some = found.setdefault((result["program"], dtype.name), [])
         for candidate in problem.candidates[dtype]:
             program = programs[candidate.program]
-            applied = apply(program, gpu_first.schedule(program, candidate.levels))
+            applied = apply(program, gpu_first.schedule(program, candidate.levels), GRANULARITY)
             some.append(Measured(candidate, launches_of(applied, problem.sizes), times[str(candidate)]))
     return found
 

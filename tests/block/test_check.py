@@ -15,6 +15,7 @@ from weft.block import operator_types
 from weft.block.check import body_types, check, infer
 from weft.block.copies import loop_names
 from weft.block.lower import lower
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -34,7 +35,6 @@ from weft.block.program import (
     Layout,
     Load,
     Map,
-    Place,
     Pointwise,
     Stacked,
     Stage,

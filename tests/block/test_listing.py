@@ -25,6 +25,7 @@ from testkit.block.programs import ADD, F32
 from weft.block.check import check
 from weft.block.listing import listing
 from weft.block.lower import lower
+from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
     BlockType,
@@ -43,7 +44,6 @@ from weft.block.program import (
     Layout,
     Literal,
     Map,
-    Place,
     Pointwise,
     Stacked,
     Stage,

@@ -27,19 +27,8 @@ from testkit.block.programs import ADD, F32
 from weft.block.check import check
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import (
-    BlockNode,
-    BlockProgram,
-    Collapse,
-    Dot,
-    Graph,
-    Map,
-    Place,
-    Pointwise,
-    Stacked,
-    State,
-    sealed,
-)
+from weft.block.places import Place
+from weft.block.program import BlockNode, BlockProgram, Collapse, Dot, Graph, Map, Pointwise, Stacked, State, sealed
 from weft.block.ranges import All, Part
 from weft.block.rename import rename_body, rename_program_axes, values_of
 from weft.block.walk import maps, operands, results

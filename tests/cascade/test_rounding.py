@@ -13,7 +13,8 @@ import torch
 from testkit.cascade.folding import Folding, cutting
 from testkit.cascade.programs import captured, prepared, scheduled
 from weft.block.fold import Fold
-from weft.block.program import BlockProgram, Place, Pointwise
+from weft.block.places import Place
+from weft.block.program import BlockProgram, Pointwise
 from weft.block.walk import maps
 from weft.cascade import Chains, chains, folds, formulas
 from weft.cascade.rounding import without

@@ -16,6 +16,7 @@ from testkit.emit.triton_programs import TritonProgram, load
 from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.cost import gpu, resources, unfit
+from weft.emit.triton import GRANULARITY
 from weft.errors import UnsupportedError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import Target
@@ -74,7 +75,7 @@ def test_shared_memory_is_what_triton_counts(
     case: Case, problems: dict[str, tuple[dict[str, BlockProgram], Any]], tmp_path: Path
 ) -> None:
     programs, (problem, schedule) = problems[case.problem]
-    applied = apply(programs[case.program], schedule(programs[case.program], case.levels))
+    applied = apply(programs[case.program], schedule(programs[case.program], case.levels), GRANULARITY)
     counted = triton_counts(load(applied, dims_of(applied), tmp_path), case, problem.sizes)
     chip = gpu(Target("cuda", str(case.arch)))
     found = resources(applied, kernels(applied)[0], problem.sizes, chip, case.warps, case.stages)
@@ -94,7 +95,7 @@ def test_loops_without_products_copy_ahead_what_they_load(tile: int, warps: int,
     total = Reduction("y", (m,), DType.float32, Monoid.sum, Use("x", (m, n)), (n,))
     program = fused(TensorProgram((programs.tensor("x", m, n),), (total,), ("y",)))
     loops = {"m": LoopSchedule((Level(LevelPlace.grid, 2),)), "n": LoopSchedule((Level(LevelPlace.loop, tile),))}
-    applied = apply(program, Schedule(tuple(loops.items()), warps=warps, stages=stages))
+    applied = apply(program, Schedule(tuple(loops.items()), warps=warps, stages=stages), GRANULARITY)
     sizes = {"M": 512, "N": 32768}
     printed = load(applied, dims_of(applied), tmp_path, stages=stages)
     for target in (Target("cuda", "90"), Target("hip", "gfx942")):  # AMD's keep them in registers
@@ -120,7 +121,7 @@ def test_the_cases_reach_both_sides_of_the_limit(problems: dict[str, tuple[dict[
     fits: set[tuple[int, bool]] = set()
     for case in CASES:
         programs, (problem, schedule) = problems[case.problem]
-        applied = apply(programs[case.program], schedule(programs[case.program], case.levels))
+        applied = apply(programs[case.program], schedule(programs[case.program], case.levels), GRANULARITY)
         chip = gpu(Target("cuda", str(case.arch)))
         fits.add(
             (

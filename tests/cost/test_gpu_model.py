@@ -15,6 +15,7 @@ from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import estimate_gpu, gpu, resources, unfit
 from weft.cost.gpu_cycles import cycles_of
+from weft.emit.triton import GRANULARITY
 from weft.errors import TargetError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import CPU, Target
@@ -32,7 +33,7 @@ def linear(m: int, n: int, k: int, dtype: DType = DType.bfloat16) -> BlockProgra
     program = fused(linear_relu(dtype))
     places = {"m": (LevelPlace.grid, m), "n": (LevelPlace.grid, n), "k": (LevelPlace.loop, k)}
     levels = ((loop.name, LoopSchedule((Level(*places[loop.name[0]]),))) for loop in maps(program.graph))
-    return apply(program, Schedule(tuple(levels)))
+    return apply(program, Schedule(tuple(levels)), GRANULARITY)
 
 
 def seconds(

@@ -14,6 +14,7 @@ from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
+from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
     BlockType,
@@ -26,7 +27,6 @@ from weft.block.program import (
     Graph,
     Iterate,
     Map,
-    Place,
     Stacked,
     State,
     sealed,

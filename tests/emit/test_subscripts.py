@@ -17,6 +17,7 @@ from testkit.emit.triton_programs import load
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
+from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
     BlockType,
@@ -26,7 +27,6 @@ from weft.block.program import (
     Graph,
     Load,
     Map,
-    Place,
     Pointwise,
     Store,
     sealed,

@@ -16,7 +16,8 @@ from testkit.emit.harness import compiled, units
 from testkit.fuse import peelable
 from weft.block.copies import canonical
 from weft.block.lower import lower
-from weft.block.program import BlockNode, BlockProgram, Graph, Map, Place
+from weft.block.places import Place
+from weft.block.program import BlockNode, BlockProgram, Graph, Map
 from weft.block.ranges import First
 from weft.block.walk import maps, spaces
 from weft.emit import triton

@@ -8,7 +8,7 @@ import torch
 import weft
 from testkit.block import paper
 from weft.block.lower import lower
-from weft.block.program import Place
+from weft.block.places import Place
 from weft.block.walk import maps
 from weft.lab.workloads.cpu import attention
 from weft.plan.execute import regions

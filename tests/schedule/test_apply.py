@@ -14,7 +14,8 @@ from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
 from weft.block.lower import lower
-from weft.block.program import Map, Place
+from weft.block.places import Place
+from weft.block.program import Map
 from weft.block.ranges import Part, Segment, Within
 from weft.block.walk import maps
 from weft.errors import ScheduleError

@@ -9,6 +9,7 @@ import pytest
 
 from testkit.block import programs
 from testkit.schedules import fused, random_schedule
+from weft.emit.triton import GRANULARITY
 from weft.errors import ScheduleError
 from weft.schedule import LevelPlace, Placing, Schedule
 from weft.schedule.apply import _Placed
@@ -31,7 +32,7 @@ def larger(schedule: Schedule, times: int) -> Schedule:
 @pytest.mark.parametrize("seed", range(6))
 def test_apply_at_other_sizes_is_apply_with_these_sizes_put_in(name, seed):
     program, rng = fused(programs.ALL[name]()), random.Random(f"{name} {seed}")
-    placing = Placing(program)
+    placing = Placing(program, GRANULARITY)
     for _ in range(30):
         small = random_schedule(program, rng)
         try:
@@ -44,6 +45,6 @@ def test_apply_at_other_sizes_is_apply_with_these_sizes_put_in(name, seed):
     forms = len(placing._known)
     for times in (2, 5):
         large = larger(small, times)
-        assert placing.apply(large) == _Placed.of(program, large).program  # made at these sizes
-    assert placing.apply(small) == first == _Placed.of(program, small).program
+        assert placing.apply(large) == _Placed.of(program, large, GRANULARITY).program  # made at these sizes
+    assert placing.apply(small) == first == _Placed.of(program, small, GRANULARITY).program
     assert len(placing._known) == forms  # all sizes have one form

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from weft.block.operator_types import check_place, item_type, rank_types
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -28,7 +29,6 @@ from weft.block.program import (
     Load,
     Map,
     Once,
-    Place,
     Rank,
     Stacked,
     State,

@@ -13,6 +13,7 @@ from math import prod
 from typing import Generic, TypeVar, assert_never
 
 from weft.block.moves import joined, transposed, written
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -28,7 +29,6 @@ from weft.block.program import (
     Literal,
     Load,
     Map,
-    Place,
     Pointwise,
     Rank,
     Stage,

@@ -478,4 +478,5 @@ def _comment(node: Map) -> str:
     """Writes what a schedule has said of `node` as a comment."""
     parts = [] if node.place is None else [node.place.value]
     parts += [] if node.tile is None else [f"{node.tile} a block"]
+    parts += [str(node.demands)] if str(node.demands) else []
     return f"  # {', '.join(parts)}" if parts else ""

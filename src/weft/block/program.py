@@ -8,11 +8,12 @@ emitters print it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
 
+from weft.block.places import NO_DEMANDS, LoopDemands, Place
 from weft.block.ranges import AXES, EVERY_BLOCK, Range
 from weft.block.subscripts import Subscript
 from weft.errors import Location
@@ -394,14 +395,6 @@ class State:
         return tuple(found) if plain else None
 
 
-class Place(Enum):
-    """Where the iterations of a loop run: one per thread block of the grid, one after the other, or one that covers the range."""
-
-    grid = "grid"
-    loop = "loop"
-    whole = "whole"
-
-
 @dataclass(frozen=True, slots=True)
 class Map:
     """The one loop node: `body` once per block of `axis` in `range`.
@@ -415,6 +408,7 @@ class Map:
         place: None until a schedule is applied.
         tile: elements of the axis in one iteration; None until a schedule is applied, and where one iteration is all.
         level: the level of a schedule that `tile` is the size of: the name of its loop, and which of the loop's levels it is.
+        demands: what the target asks of its blocks and iterations.
         typed: types found so far of what leaves it.
     """
 
@@ -429,7 +423,16 @@ class Map:
     place: Place | None = None
     tile: int | None = None
     level: tuple[str, int] | None = field(default=None, compare=False)
+    demands: LoopDemands = NO_DEMANDS
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
+
+    @property
+    def least(self) -> int:
+        """The fewest elements that one of its blocks has room for."""
+        fixed = self.axis.space.fixed
+        parts = self.range.through is not None or self.range.segment is not None
+        covering = not parts if self.tile is None else self.tile == fixed
+        return self.demands.covering if covering else self.demands.least
 
     @property
     def runs_once(self) -> bool:
@@ -489,11 +492,3 @@ def sealed(node: Map) -> Map:
     inputs, outputs = tuple([f.inner for f in node.inputs]), exports(node)
     same = node.body.inputs == inputs and node.body.outputs == outputs
     return node if same else replace(node, body=Graph(inputs, node.body.nodes, outputs))
-
-
-def fields_of(form: type, role: str) -> tuple[str, ...]:
-    """Name the fields of `form`, a dataclass, that have `role`: "makes", "reads" or "axes"; of those read, how: those of values
-    whose place the result may take ("overwrites"), of what it is a copy ("copies"), or has
-    the place of and differs from in padding alone ("shares").
-    """
-    return tuple(each.name for each in fields(form) if role in (each.metadata.get("role"), each.metadata.get("how")))

@@ -168,7 +168,7 @@ class Segment(_Range):
         each = times(blocks_of(blocks, self.count), size if tile is None else tile)
         start = at_most(size, times(Begin(self.index), each))
         stop = at_most(size, times(plus(Begin(self.index), 1), each))
-        return Bounds(start, stop, at_most(size, each))
+        return Bounds(start, stop, size if blocks == 1 else at_most(size, each))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,9 @@ from weft.block.program import (
     Once,
     Stacked,
     State,
-    fields_of,
 )
 from weft.block.subscripts import Digit, Subscript
-from weft.block.walk import results
+from weft.block.walk import fields_of, results
 from weft.tensor.axes import Axis
 
 T = TypeVar("T")

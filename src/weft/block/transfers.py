@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from weft.block.check import body_types, infer
+from weft.block.places import Place
 from weft.block.program import (
     Access,
     BlockNode,
@@ -32,7 +33,6 @@ from weft.block.program import (
     Join,
     Load,
     Map,
-    Place,
     Stacked,
     Store,
     sealed,

@@ -1,13 +1,13 @@
 """Going over block programs: every operator of a graph, what it reads and makes, what is needed, and rewriting from inside out.
 
 In: a graph, and sometimes what to do at each map. Out: iterators, or the graph rewritten, the very same object where nothing
-changed. What is the same for all forms of operators is here, made of the roles of their fields (`weft.block.program.fields_of`).
+changed. What is the same for all forms of operators is here, made of the roles of their fields (`fields_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import get_args
 
 from weft.block.program import (
@@ -18,11 +18,19 @@ from weft.block.program import (
     Map,
     Store,
     exports,
-    fields_of,
     sealed,
 )
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis, Space
+
+
+def fields_of(form: type, role: str) -> tuple[str, ...]:
+    """Name the fields of `form`, a dataclass, that have `role`: "makes", "reads" or "axes"; of those read, how: those of values
+    whose place the result may take ("overwrites"), of what it is a copy ("copies"), or has
+    the place of and differs from in padding alone ("shares").
+    """
+    return tuple(each.name for each in fields(form) if role in (each.metadata.get("role"), each.metadata.get("how")))
+
 
 _OPERATORS: tuple[type, ...] = tuple(form for form in get_args(BlockNode) if form is not Map)
 _MADE: Mapping[type, tuple[str, ...]] = {form: fields_of(form, "makes") for form in _OPERATORS}

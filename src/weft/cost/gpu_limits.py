@@ -8,7 +8,7 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import LEAST_OF_MATMULS, LoadedItem, LoopWork, Matmul, ThreadBlockWork, work_of
+from weft.cost.gpu_work import LoadedItem, LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels
@@ -22,6 +22,8 @@ MOST_UNROLLED = 8192
 _REGISTERS_OF_A_THREAD = 255
 # What a kernel needs beside its blocks: pointers, strides, counters, predicates.
 _OTHER_REGISTERS = 24
+# Rows of a matmul that a warp has to itself at least.
+_ROWS_OF_A_WARP = 16
 # A thread moves 16 bytes at once, to an address of two registers.
 _ACCESS_BYTES = 16
 # Operands of a warp's own unit are read this deep at once.
@@ -118,15 +120,13 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
 
 
 def pipelined(region: LoopWork, stages: int) -> bool:
-    """Tells whether the compiler has several iterations of the loop in flight: an innermost one that multiplies blocks it loads."""
-    return region.loop and stages > 1 and not region.inner and any(load.matmuls for load in region.loads)
+    """Tells whether the compiler has several iterations of the loop in flight: one that multiplies blocks it loads."""
+    return region.pipelined and stages > 1 and any(load.matmuls for load in region.loads)
 
 
 def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
-    """Tells whether Triton, being told to, has several iterations in flight of an innermost loop that loads and
-    multiplies no blocks.
-    """
-    lone = gpu.copies_ahead and region.loop and not region.inner and region.together == 1
+    """Tells whether the compiler has several iterations in flight of a loop that loads and multiplies no blocks."""
+    lone = gpu.copies_ahead and region.pipelined
     return lone and stages > 1 and bool(region.loads) and not any(load.matmuls for load in region.loads)
 
 
@@ -193,7 +193,7 @@ def _passed(matmul: Matmul, gpu: Gpu, warps: int) -> int:
     """Counts the bytes of computed operands that go through shared memory: rows stay where they are if every warp has its own."""
     rows, columns = matmul.made
     unit = unit_of(matmul, gpu, warps)
-    stays = unit is not Unit.vector and matmul.rows >= LEAST_OF_MATMULS * warps
+    stays = unit is not Unit.vector and matmul.rows >= _ROWS_OF_A_WARP * warps
     stays = stays and not (unit is Unit.warpgroup and gpu.tensor_memory)
     return columns + (0 if stays else rows)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from weft.block.check import body_types, infer, update_types
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -22,7 +23,6 @@ from weft.block.program import (
     Graph,
     Load,
     Map,
-    Place,
     Pointwise,
     Rank,
     Store,
@@ -33,15 +33,13 @@ from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes, in_flight, power_of_two
+from weft.schedule import KernelNodes, multiplied, power_of_two
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 
 # Bytes that memory moves at least.
 _SECTOR_BYTES = 32
-LEAST_OF_MATMULS = 16
-"""Rows, columns and depth that a matmul of blocks has at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,8 @@ class LoopWork:
 
     Attributes:
         loop: it is one iteration of a loop; else that of the thread block, once.
-        together: iterations whose loads are in flight at once.
+        together: iterations that run as one, whose loads are in flight at once.
+        pipelined: as many iterations as the launch has stages may have their loads in flight.
         runs: how often one thread block runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, cycles for each) of the elementwise work.
         reductions: lanes of each result of a reduction within a block.
@@ -108,6 +107,7 @@ class LoopWork:
     runs: float
     entries: float
     together: int = 1
+    pipelined: bool = False
     loads: list[LoadedItem] = field(default_factory=list[LoadedItem])
     matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -154,9 +154,8 @@ def work_of(
     """
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
-    matmuls = frozenset(_in_matmuls(part.nodes))
     body = LoopWork(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, matmuls, body)
+    walk = _Walk(counted, sizes, body)
     values: _Values = {}
     for name in part.reads:
         kind, innermost_dim = types[name], (innermost or {}).get(name)
@@ -166,19 +165,6 @@ def work_of(
     graph = Graph(part.reads, part.nodes, ())
     walk.graph(graph, types, values, around, {}, body, Frame(walk.memory, graph, {}))
     return ThreadBlockWork(counted.iterations, body, walk.memory.peak, walk.largest)
-
-
-def _in_matmuls(nodes: Sequence[BlockNode]) -> set[Axis]:
-    """Return the axes of blocks that are multiplied: rows, columns, and what is contracted."""
-    found: set[Axis] = set()
-    for node in nodes:
-        if isinstance(node, Dot) and len(node.dims) == 2:
-            found |= {*node.dims, node.over}
-        elif isinstance(node, Map):
-            graphs = [node.body] if node.state is None else [node.body, node.state.update, node.state.finish]
-            for graph in graphs:
-                found |= _in_matmuls(graph.nodes)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +193,6 @@ _Lanes = Mapping[Axis, int]
 class _Walk:
     counted: Traffic
     sizes: Mapping[str, int]
-    matmuls: frozenset[Axis]
     top: LoopWork
     memory: LiveBytes = field(default_factory=LiveBytes)
     local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
@@ -306,7 +291,7 @@ class _Walk:
             region.reductions.append(_elements(node.dims, lanes))
             return
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
-        dtype = left.dtype if left.dtype is right.dtype else DType.float32
+        dtype = multiplied(left.dtype, right.dtype)[0]
         rows, columns = node.dims[:2]
         self.lanes_of(node.dims, lanes)
         for side in (first, second):
@@ -335,15 +320,18 @@ class _Walk:
         components = () if state is None else state.components
         span = self.span(node)
         self.most[node.axis] = span
-        width = power_of_two(span)
-        inner_lanes = {
-            **lanes,
-            node.axis: max(width, LEAST_OF_MATMULS) if node.axis in self.matmuls else 1 if node.unit else width,
-        }
+        inner_lanes = {**lanes, node.axis: max(node.least, power_of_two(span))}
         inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
-            own = LoopWork(loop=True, runs=self.runs(node, region), entries=region.runs, together=in_flight(node))
+            demands = node.demands
+            own = LoopWork(
+                loop=True,
+                runs=self.runs(node, region),
+                entries=region.runs,
+                together=demands.unroll,
+                pipelined=demands.pipelined,
+            )
             region.inner.append(own)
             self.around.append((node.axis, own))
         inside = scope.inside(node)

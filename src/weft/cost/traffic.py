@@ -14,6 +14,7 @@ from math import prod
 from typing import TypeAlias, TypeVar
 
 from weft.block.check import body_types, infer, update_types
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -25,7 +26,6 @@ from weft.block.program import (
     Graph,
     Load,
     Map,
-    Place,
     Pointwise,
     Rank,
     Store,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Extent, Map, Place
+from weft.block.places import Place
+from weft.block.program import BlockProgram, BlockType, Extent, Map
 from weft.block.scope import Scope
 from weft.block.size import spaces_of
 from weft.block.walk import every

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
+from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import Row
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 Kind: TypeAlias = Literal["float", "double", "int", "bool"]
 """What a value is computed as: a float32, a float64, a 64-bit integer or a bool."""
@@ -37,3 +39,32 @@ def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:
     common: Kind = "bool" if masks and not floats and row.name in ("where", "eq", "ne") else number
     wanted: tuple[Kind, ...] = tuple(common if i in values else "bool" for i in range(row.arity))
     return wanted, "bool" if row.result == "bool" else common
+
+
+def kind_of_result(expr: Scalar, kinds: Sequence[Kind]) -> Kind:
+    """Return the kind that `expr` is computed as, its arguments being of `kinds`."""
+    match expr:
+        case Arg(index):
+            return kinds[index]
+        case Lit(value):
+            return kind_of_literal(value)
+        case Convert(dtype):
+            return kind_of(dtype)
+        case Apply(op, args):
+            return promoted(optable.row(op), [kind_of_result(each, kinds) for each in args])[1]
+        case _:
+            assert_never(expr)
+
+
+def powers_of_integers(expr: Scalar, kinds: Sequence[Kind]) -> frozenset[float | None]:
+    """Return the exponents that integers are raised to in `expr`, its arguments being of `kinds`; None for one that is computed."""
+    match expr:
+        case Apply(op, args):
+            inner = frozenset[float | None]().union(*(powers_of_integers(each, kinds) for each in args))
+            if op != "pow" or kind_of_result(expr, kinds) != "int":
+                return inner
+            return inner | {args[1].value if isinstance(args[1], Lit) else None}
+        case Convert(_, arg):
+            return powers_of_integers(arg, kinds)
+        case _:
+            return frozenset()

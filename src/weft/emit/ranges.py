@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from weft.block.program import Map, Place
+from weft.block.places import Place
+from weft.block.program import Map
 from weft.block.ranges import EVERY_BLOCK, Part
 from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
 from weft.block.subscripts import Digit

@@ -1,18 +1,22 @@
 """schedule: where each loop runs.
 
-In: a fused block program and a `Schedule`, which is data keyed by loop node. Out of `apply`: an ordinary block program whose
-loops have places and tiles, with splits, peeled edges, padding, staging and accumulation in place made explicit, and whose
-lists are memory with loads and stores; and `kernels`, its launches. Emitters, interpreter and cost read only that program.
+In: a fused block program, a `Schedule`, which is data keyed by loop node, and the `Granularity` of a target. Out of `apply`: an
+ordinary block program whose loops have places, tiles and steps, with splits, peeled edges, padding, staging and accumulation
+in place made explicit, and whose lists are memory with loads and stores; and `kernels`, its launches. Emitters, interpreter and
+cost read only that program.
 """
 
-from weft.schedule.apply import KernelNodes, Placing, apply, in_flight, kernels
-from weft.schedule.lanes import power_of_two
+from weft.schedule.apply import Placing, apply
+from weft.schedule.kernels import KernelNodes, kernels
+from weft.schedule.lanes import EXACT, Granularity, multiplied, power_of_two, with_demands
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
 from weft.schedule.together import merging_together
 
 __all__ = [
+    "EXACT",
+    "Granularity",
     "KernelNodes",
     "Level",
     "LevelPlace",
@@ -22,9 +26,10 @@ __all__ = [
     "apply",
     "begins_where",
     "grid_maps",
-    "in_flight",
     "kernels",
     "merging_together",
+    "multiplied",
     "power_of_two",
     "tied",
+    "with_demands",
 ]

@@ -5,35 +5,36 @@ Everything after this reads only the program it gives: what two emitters would b
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weft.block.check import check
 from weft.block.copies import canonical, loop_names
-from weft.block.program import BlockNode, BlockProgram, Buffer, Graph, Map, Place
-from weft.block.ranges import All
+from weft.block.program import BlockProgram
 from weft.block.transfers import with_transfers
-from weft.block.walk import maps, operands, results, stored
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, prepare_operands
 from weft.schedule.edges import peel
+from weft.schedule.lanes import EXACT, Granularity, with_demands
 from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
 from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
 from weft.schedule.split import Split, split
 from weft.schedule.ties import tied
 
 
-def apply(program: BlockProgram, schedule: Schedule) -> BlockProgram:
+def apply(program: BlockProgram, schedule: Schedule, granularity: Granularity = EXACT) -> BlockProgram:
     """Apply `schedule` to `program`: split, placed, peeled, padded, staged and accumulating; checked.
 
     Args:
         program: a block program without places, with canonical names.
         schedule: levels for each of its loops, by name.
+        granularity: what the target asks of blocks and iterations.
 
     Raises:
         ScheduleError: where the schedule does not fit the program.
     """
-    return Placing(program).apply(schedule)
+    return Placing(program, granularity).apply(schedule)
 
 
 class Placing:
@@ -43,8 +44,8 @@ class Placing:
     list go by the same blocks.
     """
 
-    def __init__(self, program: BlockProgram) -> None:
-        self.program = program
+    def __init__(self, program: BlockProgram, granularity: Granularity = EXACT) -> None:
+        self.program, self.granularity = program, granularity
         self._loops = Loops.of(program)
         self._known: dict[Schedule, _Placed | ScheduleError] = {}
 
@@ -55,7 +56,7 @@ class Placing:
         known = self._known.get(form)
         if known is None:
             try:
-                known = _Placed.of(self.program, schedule)
+                known = _Placed.of(self.program, schedule, self.granularity)
             except ScheduleError as error:
                 known = error
             self._known[form] = known
@@ -76,7 +77,7 @@ class _Placed:
     splits: tuple[tuple[Split, frozenset[str]], ...]
 
     @staticmethod
-    def of(program: BlockProgram, schedule: Schedule) -> _Placed:
+    def of(program: BlockProgram, schedule: Schedule, granularity: Granularity) -> _Placed:
         wanted = dict(schedule.loops)
         splits: list[tuple[Split, frozenset[str]]] = []
         for name, loop in schedule.loops:
@@ -98,7 +99,7 @@ class _Placed:
         program = prepare_operands(replace(program, graph=graph), schedule)
         program = canonical(replace(program, graph=accumulate(program.graph)))
         check(program)
-        return _Placed(with_transfers(program), tuple(splits))
+        return _Placed(with_demands(with_transfers(program), granularity), tuple(splits))
 
     def at(self, schedule: Schedule) -> BlockProgram:
         """Return the program at the sizes of `schedule`, which has the form of the one that was applied."""
@@ -140,68 +141,3 @@ def _finer(loop: LoopSchedule, size: int) -> LoopSchedule:
             for level in loop.levels
         ),
     )
-
-
-def in_flight(node: Map) -> int:
-    """Count the iterations of a loop that are printed as one for a GPU, so that what they load comes at once: of a
-    merge of segments.
-    """
-    single = node.unit and node.place is Place.loop and node.range == All() and node.state is not None
-    fixed = node.axis.space.fixed
-    if not single or fixed is None or any(isinstance(n, Map) for n in node.body.nodes):
-        return 1
-    return max(n for n in (1, 2, 4, 8) if fixed % n == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelNodes:
-    """The part of an applied program that one launch runs: top-level operators, what they read and what they leave.
-
-    Memory that no other launch reads is among the operators.
-
-    Attributes:
-        begun: those of its writes that an earlier launch has stored a part of.
-        merges: whether it merges what another launch has made of segments.
-    """
-
-    nodes: tuple[BlockNode, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    begun: tuple[str, ...] = ()
-    merges: bool = False
-
-
-def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
-    """Return the launches of an applied `program`, in order: each grid nest is one, and so is each run of operators
-    between them.
-    """
-    groups: list[list[BlockNode]] = []
-    serial = False
-    for node in program.graph.nodes:
-        if isinstance(node, Buffer):
-            continue  # no work: part of the launch that alone uses it
-        on_grid = isinstance(node, Map) and node.place is Place.grid
-        if on_grid or not serial:
-            groups.append([])
-        groups[-1].append(node)
-        serial = not on_grid
-    found: list[KernelNodes] = []
-    for group in groups:
-        found.append(_kernel(program, tuple(group), {name for part in found for name in part.writes}))
-    return tuple(found)
-
-
-def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...], before: Container[str]) -> KernelNodes:
-    left = {name for n in nodes for name in stored(n)}
-    made = dict.fromkeys(
-        name for n in program.graph.nodes for name in results(n) if name in left or any(n is own for own in nodes)
-    )
-    read = dict.fromkeys(name for n in nodes for name in operands(n) if name not in made)
-    elsewhere = {name for n in program.graph.nodes if n not in nodes for name in operands(n)} | set(
-        program.graph.outputs
-    )
-    writes = tuple(n for n in made if n in elsewhere)
-    own = tuple(n for n in program.graph.nodes if isinstance(n, Buffer) and n.name in made and n.name not in elsewhere)
-    cut = {m.range.segment[0].space for m in maps(program.graph) if m.range.segment is not None}
-    merges = any(m.state is not None and m.axis.space in cut for m in maps(Graph((), nodes, ())))
-    return KernelNodes((*own, *nodes), tuple(read), writes, tuple(n for n in writes if n in before), merges)

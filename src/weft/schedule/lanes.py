@@ -1,6 +1,88 @@
-"""How many elements a block has room for on a GPU."""
+"""What a target asks of the blocks and iterations of a placed program, set at its loops (`weft.block.places`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from weft.block.places import LoopDemands, Place
+from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map
+from weft.block.ranges import All
+from weft.block.typed import typed
+from weft.block.walk import maps, with_maps
+from weft.schedule.kernels import kernels
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Granularity:
+    """What a target asks of blocks and iterations.
+
+    Attributes:
+        matmul: the fewest rows, columns and elements in depth of a matmul of blocks.
+        depth_bytes: the fewest bytes of each row of its operands, in depth.
+        ahead: its compiler can have the loads of several iterations in flight.
+    """
+
+    matmul: int = 1
+    depth_bytes: int = 1
+    ahead: bool = False
+
+
+EXACT = Granularity()
+"""Of a target whose blocks have just their elements."""
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least `number`: blocks have no other sizes there."""
+    """Return the least power of two that is at least `number`: blocks have no other sizes on a GPU."""
     return 1 << max(0, number - 1).bit_length()
+
+
+def multiplied(left: DType, right: DType) -> tuple[DType, DType]:
+    """Return the types as which matrix units multiply operands of types `left` and `right`: float32 where they differ."""
+    alike = left is right or (left.is_kept and right.is_kept)
+    return (left, right) if alike else (DType.float32, DType.float32)
+
+
+def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgram:
+    """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
+    if granularity == EXACT:
+        return program
+    demands: dict[Axis, LoopDemands] = {}
+    for part in kernels(program):
+        least = _of_matmuls(program, part.nodes, granularity)
+        for node in maps(Graph((), part.nodes, ())):
+            own = least.get(node.axis, 1)
+            covering = max([own, *(n for axis, n in least.items() if axis.space == node.axis.space)])
+            unroll = _unrolled(node) if granularity.ahead else 1
+            pipelined = granularity.ahead and unroll == 1 and _is_pipelined(node)
+            demands[node.axis] = LoopDemands(own, covering, unroll, pipelined)
+    return replace(program, graph=with_maps(program.graph, lambda node: replace(node, demands=demands[node.axis])))
+
+
+def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: Granularity) -> dict[Axis, int]:
+    """Map the axes of blocks that are multiplied, rows, columns, and what is contracted, to the fewest elements of each."""
+    found: dict[Axis, int] = {}
+    for node, types in typed(program, nodes):
+        if isinstance(node, Dot) and len(node.dims) == 2:
+            narrowest = min(t.bytes for t in multiplied(types[node.left].dtype, types[node.right].dtype))
+            deep = max(granularity.matmul, granularity.depth_bytes // narrowest)
+            wanted = {**dict.fromkeys(node.dims, granularity.matmul), node.over: deep}
+            found |= {axis: max(least, found.get(axis, 0)) for axis, least in wanted.items()}
+    return found
+
+
+def _unrolled(node: Map) -> int:
+    """Count the iterations of a loop that run as one, so that what they load comes at once: of a merge of segments."""
+    single = node.unit and node.place is Place.loop and node.range == All() and node.state is not None
+    fixed = node.axis.space.fixed
+    if not single or fixed is None or any(isinstance(n, Map) for n in node.body.nodes):
+        return 1
+    return max(n for n in (1, 2, 4, 8) if fixed % n == 0)
+
+
+def _is_pipelined(node: Map) -> bool:
+    """Tell whether `node` runs several iterations one after the other, which have no such loops in them."""
+    repeats = not node.runs_once and node.place is not Place.grid
+    return repeats and all(inner.runs_once for inner in maps(node.body))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from weft.block.copies import merging
-from weft.block.program import Broadcast, Feed, Final, Graph, Map, Place, Stacked, sealed
+from weft.block.places import Place
+from weft.block.program import Broadcast, Feed, Final, Graph, Map, Stacked, sealed
 from weft.block.ranges import Within
 from weft.block.walk import with_maps
 from weft.errors import ScheduleError

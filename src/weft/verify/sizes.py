@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Place, Pointwise, Rank
+from weft.block.places import Place
+from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, Rank
 from weft.block.ranges import Band, Part, Remainder, Segment, Within
 from weft.block.rename import rename_program_axes
 from weft.block.walk import every, maps, spaces

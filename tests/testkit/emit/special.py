@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from testkit.block.handmade import D, K, M, N, inputs, loop, program
 from testkit.block.programs import ADD, F32, MUL, SQUARE, axes, matmul, relu, tensor
+from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -15,7 +16,6 @@ from weft.block.program import (
     Fill,
     Final,
     Graph,
-    Place,
     Pointwise,
     Stacked,
     State,

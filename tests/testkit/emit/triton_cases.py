@@ -48,7 +48,7 @@ from weft.block.program import (
 )
 from weft.block.ranges import Band, Diagonal
 from weft.block.walk import maps
-from weft.emit.triton import prelude
+from weft.emit.triton import GRANULARITY, prelude
 from weft.errors import ScheduleError, UnsupportedError
 from weft.pipeline import fuse
 from weft.run.gpu.interpreted import mend_floats
@@ -84,7 +84,7 @@ def levels(*given: tuple[LevelPlace, int] | LevelPlace, peel: bool = False) -> L
 def placed(program: BlockProgram, together: int = 1, /, **loops: LoopSchedule) -> BlockProgram:
     """`program` with the levels of each loop, by the first letter of its name; so many parts are merged at once."""
     own = tuple((m.name, loops[m.name.lstrip("%")[0]]) for m in maps(program.graph))
-    return apply(program, Schedule(own, together=together))
+    return apply(program, Schedule(own, together=together), GRANULARITY)
 
 
 def paper(name: str) -> BlockProgram:
@@ -272,7 +272,7 @@ def random_cases() -> dict[str, Case]:
         block = fused(PROGRAMS[name](dtype))
         sizes = {s: rng.choice(SMALL) for s in "BMNKP"}
         try:
-            program = apply(block, random_schedule(block, rng))
+            program = apply(block, random_schedule(block, rng), GRANULARITY)
         except ScheduleError:
             continue
         found[f"{name}_{len(found)}"] = Case(program, sizes)

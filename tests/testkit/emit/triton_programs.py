@@ -13,7 +13,7 @@ import torch
 from weft.block.program import BlockProgram
 from weft.block.walk import spaces
 from weft.emit.calls import Dims
-from weft.emit.triton import emit
+from weft.emit.triton import GRANULARITY, emit
 from weft.errors import WeftError
 from weft.plan.targets.home import of_device
 from weft.plan.targets.interface import signature, size_of
@@ -30,7 +30,7 @@ from weft.run.gpu import (
     side_by_side,
 )
 from weft.run.launch import Launcher
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, kernels, with_demands
 from weft.target import Target
 from weft.tensor.axes import Axis
 
@@ -111,6 +111,7 @@ def load(
     stages: int = 1,
 ) -> TritonProgram:
     """`program`, applied, as Triton kernels. UnsupportedError: `emit` says what Triton kernels do not do."""
+    program = with_demands(program, GRANULARITY)
     known = {n: tuple(a for a in axes if a is not None) for n, axes in dims.items()}
     launches: list[tuple[KernelNodes, GpuSource]] = []
     for number, part in enumerate(kernels(program)):

@@ -26,12 +26,11 @@ from weft.block.program import (
     Pointwise,
     State,
     Store,
-    fields_of,
 )
 from weft.block.ranges import Part
 from weft.block.rename import rename_values
 from weft.block.scope import Scope
-from weft.block.walk import operands, results
+from weft.block.walk import fields_of, operands, results
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid

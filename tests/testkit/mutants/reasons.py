@@ -16,6 +16,7 @@ import numpy as np
 from testkit.mutants.fates import Fate, Subject
 from testkit.mutants.operators import Mutant, graphs_with_types
 from testkit.mutants.places import Spot, Step, put
+from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
     BlockType,
@@ -26,7 +27,6 @@ from weft.block.program import (
     Final,
     Index,
     Map,
-    Place,
     Pointwise,
     Stage,
     State,

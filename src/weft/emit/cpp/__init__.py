@@ -6,6 +6,7 @@ a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop 
 """
 
 from weft.emit.cpp.kernel import Unit, emit, emit_many, list_dims, size_names
+from weft.emit.cpp.legality import demand_legal
 from weft.emit.cpp.text import INCLUDE_DIR
 
-__all__ = ["INCLUDE_DIR", "Unit", "emit", "emit_many", "list_dims", "size_names"]
+__all__ = ["INCLUDE_DIR", "Unit", "demand_legal", "emit", "emit_many", "list_dims", "size_names"]

@@ -10,29 +10,18 @@ from weft.emit.cpp.scalar import element
 from weft.emit.cpp.values import ItemMemory, Panel
 from weft.emit.ranges import Scope
 from weft.emit.text import factor
-from weft.errors import InvalidProgramError, UnsupportedError
+from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
 
 def free_axis(dims: Sequence[Axis], over: Axis) -> Axis | None:
-    """Return the axis of an operand that is not contracted, if it has one.
-
-    Raises:
-        UnsupportedError: it has more.
-    """
-    free = [a for a in dims if a != over]
-    if len(free) > 1:
-        raise UnsupportedError(
-            f"a matmul of items with axes {', '.join(map(str, dims))}: one besides {over} is supported"
-        )
-    return free[0] if free else None
+    """Return the axis of an operand that is not contracted, if it has one."""
+    return next((a for a in dims if a != over), None)
 
 
 def stage(frame: Frame, scope: Scope, node: Stage, source: ItemMemory) -> ItemMemory | Panel:
     """Print a copy of `source` to scratch, dense, in the layout that the node names."""
-    if len(node.dims) > 2:
-        raise UnsupportedError(f"staging an item with {len(node.dims)} axes")
     row, column = (None, *node.dims)[-2:]
     assert column is not None
     if node.layout is Layout.rows:
@@ -58,10 +47,6 @@ def dot(
     frame: Frame, scope: Scope, node: Dot, left: ItemMemory, right: ItemMemory | Panel, target: ItemMemory, add: str
 ) -> None:
     """Print `target = left * right`, or `+=` where the expression `add` is true."""
-    if {left.dtype.accumulator, right.dtype.accumulator} != {target.dtype} or any(
-        d.is_kept or d is DType.bool for d in (left.dtype, right.dtype)
-    ):
-        raise UnsupportedError(f"a matmul of {left.dtype} and {right.dtype}", where=node.location)
     frame.has_matmuls = True
     frame.location([node.location])
     m = free_axis(left.dims, node.over)

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Graph, Map, Once, Place
+from weft.block.places import Place
+from weft.block.program import BlockProgram, BlockType, Graph, Map, Once
 from weft.block.scope import Scope as Around
 from weft.block.walk import maps
 from weft.emit.calls import Dims, grid_chain, list_dims, size_names, written_strides
 from weft.emit.cpp import loops, nests
 from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.legality import demand_legal
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.text import RESERVED, Writer
@@ -46,7 +48,7 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:
-        UnsupportedError: something that C++ kernels do not do (matmuls of bools, or of items with many axes).
+        UnsupportedError: C++ kernels cannot do it (`demand_legal`), or it ranks elements that are not numbered as they lie.
     """
     return emit_many([Unit(program, kernel, name, dims)])
 
@@ -61,6 +63,7 @@ def emit_many(units: Sequence[Unit]) -> str:
 def _function(unit: Unit) -> tuple[str, bool]:
     """Prints one function; returned with whether it ranks anything."""
     program, kernel = unit.program, unit.kernel
+    demand_legal(program, kernel)
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names, out = Names(RESERVED), Writer(1)
     pointers = _pointers(out, names, kernel, types)

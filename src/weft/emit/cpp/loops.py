@@ -6,21 +6,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import (
-    BlockType,
-    Buffer,
-    Dot,
-    Fill,
-    Final,
-    Graph,
-    Load,
-    Map,
-    Once,
-    Place,
-    Pointwise,
-    State,
-    Store,
-)
+from weft.block.places import Place
+from weft.block.program import BlockType, Buffer, Dot, Fill, Final, Graph, Load, Map, Once, Pointwise, State, Store
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests, rankings

@@ -21,7 +21,6 @@ from weft.block.program import (
     Pointwise,
     Store,
 )
-from weft.block.ranges import All
 from weft.block.scope import Scope as Around
 from weft.block.subscripts import Subscript
 from weft.block.walk import copied
@@ -33,7 +32,7 @@ from weft.emit.triton.prelude import combiner
 from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
 from weft.emit.triton.values import Global, MadeList, Tile, Value
-from weft.errors import UnsupportedError
+from weft.schedule import multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -77,7 +76,7 @@ class Body:
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
             case Buffer(name):
-                self.values[name] = MadeList(None, frozenset(self.scope))
+                self.values[name] = MadeList(None)
             case Load():
                 self._load(node)
             case Fill(name, arg, value):
@@ -99,8 +98,7 @@ class Body:
         """Print what `node` does: a list that is made by one iteration in all stays in registers, too."""
         target, value, at = self.values[node.memory], self.item(node.value), node.at
         if isinstance(target, MadeList):
-            once = target.at is None and all(n.runs_once for a, n in self.around.maps.items() if a not in target.around)
-            target.at, target.item = at, value if once else None
+            target.at, target.item = at, value
             if target.place is None:
                 return
             target = target.place
@@ -155,32 +153,12 @@ class Body:
         self._loaded(node.name, memory, node.at, node.dims)
 
     def _whole(self, node: Load, memory: MadeList) -> Tile:
-        """Return all of a list that is in registers, as the item that `node` reads.
-
-        Raises:
-            UnsupportedError: it is not in registers, or read block by block.
-        """
-        if memory.item is None or memory.at is None:
-            raise UnsupportedError(f"list {node.memory!r} would have to stay in a Triton kernel between two loops")
-        axes = dict[Axis, Axis]()
-        for made, read in zip(memory.at, node.at, strict=True):
-            one, other = made.plain, read.plain
-            if one is None or other is None or not self._alike(one, other, memory.around, memory.item.dims):
-                loop = self.around.maps[next(iter(read.axes))].name
-                raise UnsupportedError(
-                    f"list {node.memory!r} would have to stay in a Triton kernel where loop {loop!r} goes over it block by block"
-                )
-            axes[one] = other
+        """Return all of a list that is in registers, as the item that `node` reads."""
+        assert memory.item is not None
+        assert memory.at is not None
+        pairs = [(made.plain, read.plain) for made, read in zip(memory.at, node.at, strict=True)]
+        axes = {made: read for made, read in pairs if made is not None and read is not None}
         return replace(memory.item, dims=tuple(axes.get(a, a) for a in memory.item.dims))
-
-    def _alike(self, made: Axis, read: Axis, around: frozenset[Axis], dims: tuple[Axis, ...]) -> bool:
-        """Tell whether the block of `read` is that of `made`, whose lanes a list with axes `dims` has in registers."""
-        if made == read:
-            return True
-        node = self.around.maps[read]
-        lanes = self.frame.lanes
-        same = made not in dims or lanes[made].count == lanes[read].count
-        return read not in around and node.runs_once and node.range == All() and same
 
     def _loaded(self, name: str, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...]) -> Tile:
         """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one."""
@@ -280,8 +258,6 @@ class Body:
 
     def _dot(self, node: Dot) -> None:
         left, right = (self._combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
-        if DType.bool in (left.dtype, right.dtype):
-            raise UnsupportedError(f"a matmul of {left.dtype} and {right.dtype}", where=node.location)
         acc = None if node.acc is None else self.item(node.acc)
         added = None if acc is None else self.aligned(acc.computed, acc.dims, node.dims)
         self.frame.location([node.location])
@@ -292,15 +268,13 @@ class Body:
             text = call("tl.sum", f"{first} * {second}", f"axis={larger.dims.index(node.over)}")
             text = self.aligned(text, tuple(a for a in larger.dims if a != node.over), node.dims)
             text = text if added is None else f"{added} + {text}"
-        elif len(larger.dims) > 2:
-            raise UnsupportedError(f"a matmul of items with axes {left.dims} and {right.dims}: blocks are supported")
         else:
             text = self._matmul(node, left, right, added)
         self._define(node.name, text, node.dims, node.dtype.accumulator)
 
     def _matmul(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
-        given = _multiplied(node, left.dtype, right.dtype)
+        given = multiplied(left.dtype, right.dtype)
         rows, columns = node.dims
         sides = [
             self.aligned(t.text if t.held is dtype else cast(t.text, dtype), t.dims, order)
@@ -335,18 +309,3 @@ def _together(depth: str) -> str:
     """
     most = 128
     return str(min(most, int(depth))) if depth.isdigit() else f"({most} if {depth} > {most} else {depth})"
-
-
-def _multiplied(node: Dot, left: DType, right: DType) -> tuple[DType, DType]:
-    """Return the types as which the operands of a matmul of blocks are multiplied: float32 where their types are two.
-
-    Raises:
-        UnsupportedError: they are integers and not both of 8 bits with a sign.
-    """
-    if not (left.is_float and right.is_float) and not left is right is DType.int8:
-        raise UnsupportedError(
-            f"a matmul of blocks of {left} and {right}: matrix units multiply floats, and int8 by int8",
-            where=node.location,
-        )
-    alike = left is right or (left.is_kept and right.is_kept)
-    return (left, right) if alike else (DType.float32, DType.float32)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from weft.block.program import Map, Place
+from weft.block.places import Place
+from weft.block.program import Map
 from weft.block.ranges import EVERY_BLOCK, Part
 from weft.emit.frame import KernelFrame
 from weft.emit.ranges import BlockText
@@ -14,7 +15,6 @@ from weft.emit.text import Spelling
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
 from weft.emit.triton.text import SPELLING, Writer
 from weft.emit.triton.values import Lanes
-from weft.errors import UnsupportedError
 from weft.schedule import power_of_two
 from weft.tensor.axes import Axis
 
@@ -59,7 +59,6 @@ class Frame(KernelFrame[Writer]):
     """One kernel being printed.
 
     Attributes:
-        least: for axes of items that matmuls of blocks read or make, the fewest elements that such a matmul takes.
         tf32: matmuls of float32 may round their factors to tf32.
         exact: what is computed as exactly as eager does.
         stages: iterations of a loop without matmuls whose operands are in flight at a time.
@@ -70,7 +69,6 @@ class Frame(KernelFrame[Writer]):
     """
 
     spelling: ClassVar[Spelling] = SPELLING
-    least: Mapping[Axis, int]
     tf32: bool = False
     exact: Exact = NOTHING_EXACT
     stages: int = 1
@@ -90,26 +88,16 @@ class Frame(KernelFrame[Writer]):
             self.out.line("return")
 
     def extent(self, node: Map, most: str) -> str:
-        """Return the number of lanes of a block of `node`, where it has at most `most` elements.
-
-        Raises:
-            UnsupportedError: `most` is neither a number nor the size of the loop's space.
-        """
+        """Return the number of lanes of a block of `node`, where it has at most `most` elements."""
         space = node.axis.space
-        # Lists go between loops over all of a space, in registers: their blocks have the same number of lanes.
-        beside = (n for a, n in self.least.items() if a.space == space) if most == self.size(space) else ()
-        least = max((self.least.get(node.axis, 1), *beside))
         if most.isdigit():
-            return str(max(least, power_of_two(int(most))))
-        if most != self.size(space):
-            raise UnsupportedError(
-                f"loop {node.name!r} covers {most} elements at once: no constant is known to hold them"
-            )
+            return str(max(node.least, power_of_two(int(most))))
+        assert most == self.size(space), node
         known = next((c.name for c in self.constants if isinstance(c, BlockConstant) and c.space == space.name), None)
         if known is not None:
             return known
         name = self.names.make(f"BLOCK_{node.axis.name}")
-        self.constants.append(BlockConstant(name, space.name, least))
+        self.constants.append(BlockConstant(name, space.name, node.least))
         return name
 
     def enter(self, node: Map, step: BlockText) -> None:

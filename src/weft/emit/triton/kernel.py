@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.check import infer
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Place, Pointwise
+from weft.block.places import Place
+from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Pointwise
 from weft.block.scope import Scope as Around
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
@@ -16,14 +17,16 @@ from weft.emit.text import Names, is_word
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Constant, Frame
-from weft.emit.triton.scalar import Exact, element, jumps
+from weft.emit.triton.legality import demand_legal
+from weft.emit.triton.scalar import Exact, jumps
 from weft.emit.triton.text import RESERVED, Writer, call
 from weft.emit.triton.values import Global, MadeList, Value
-from weft.errors import UnsupportedError
-from weft.schedule import KernelNodes
+from weft.schedule import Granularity, KernelNodes
 from weft.target import Target
 from weft.tensor.axes import Axis
-from weft.tensor.dtypes import DType
+
+GRANULARITY = Granularity(matmul=16, depth_bytes=32, ahead=True)
+"""What Triton asks of blocks on every target: `tl.dot` takes no smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +75,18 @@ def emit(
     """Prints one launch as a Triton kernel.
 
     Args:
-        program: applied (`schedule.apply`).
+        program: applied (`schedule.apply`) at this granularity.
         kernel: one of `schedule.kernels(program)`.
         name: of the function.
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
         target: a GPU, whose own conversions are used where they are weft's; None: the text is good for all that have its types.
         tf32: matmuls of float32 may round their factors to tf32, 10 bits behind the point.
-        stages: iterations of a loop without matmuls whose operands are in flight at a time; of loops with matmuls Triton is
-            told when it compiles.
+        stages: iterations of a pipelined loop whose loads are in flight at a time.
 
     Raises:
-        UnsupportedError: something that Triton kernels do not do: float64, matmuls of integers other than int8, a list that one
-            loop of the kernel makes and another reads, where one of them goes over it block by block; or the target does not:
-            float8_e4m3fn before cuda:89.
+        UnsupportedError: Triton kernels cannot do it (`demand_legal`).
     """
+    demand_legal(program, kernel, target)
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names = Names(" ".join([RESERVED, *prelude.NAMES, *rankings.NAMES]))
     names.make(name)
@@ -93,9 +94,7 @@ def emit(
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
     inner = list(every(kernel.nodes))
-    for dtype in {n.dtype for n in inner if isinstance(n, Pointwise)} | {types[each].dtype for each in pointers}:
-        _demand_type(dtype, target)
-    frame = Frame(names, spelled, Writer(1), _least(kernel.nodes, types), tf32, _exact(inner), stages)
+    frame = Frame(names, spelled, Writer(1), tf32, _exact(inner), stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Value] = {}
     for n in kernel.reads:
@@ -107,8 +106,7 @@ def emit(
     }
     first = kernel.nodes[0]
     chain = grid_chain(first) if isinstance(first, Map) and first.place is Place.grid else []
-    around = frozenset(m.axis for m in chain)
-    values |= {n: MadeList(places.pop(n), around) for n in kernel.writes if types[n].buffered}
+    values |= {n: MadeList(places.pop(n)) for n in kernel.writes if types[n].buffered}
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values)
     early = prelude.starts_early(target)
     if early:
@@ -176,38 +174,6 @@ def _stays_near(axis: Axis, stride: int) -> bool:
 _FAR = 2**31
 
 
-def _demand_type(dtype: DType, target: Target | None) -> None:
-    """Raises UnsupportedError where `target` has no such numbers."""
-    element(dtype)
-    nvidia = target is not None and target.kind == "cuda"
-    if dtype is DType.float8_e4m3fn and nvidia and not prelude.converts_to_e4m3(target):
-        raise UnsupportedError(
-            f"{target} has no {dtype}: it came with compute capability 8.9",
-            todo=f"keep the tensor in {DType.float8_e5m2} or a type of 16 bits on this GPU",
-        )
-
-
-def _least(nodes: Sequence[BlockNode], types: Mapping[str, BlockType]) -> dict[Axis, int]:
-    """Maps the axes of blocks that are multiplied, rows, columns, and what is contracted, to the fewest elements of each.
-
-    It is more of what is contracted where there are numbers of 8 bits.
-    """
-    inner = list(every(nodes))
-    narrow = any(k.dtype.bytes == 1 for k in types.values()) or any(
-        isinstance(n, Pointwise) and n.dtype.bytes == 1 for n in inner
-    )
-    found: dict[Axis, int] = {}
-    for node in inner:
-        if isinstance(node, Dot) and len(node.dims) == 2:
-            for axis in (*node.dims, node.over):
-                found[axis] = max(found.get(axis, 0), 2 * _LEAST if narrow and axis is node.over else _LEAST)
-    return found
-
-
-# The fewest rows, columns and elements in depth that matmuls of blocks take on every target, but for numbers of 8 bits.
-_LEAST = 16
-
-
 def _serial(top: Body, places: Mapping[str, Global]) -> list[GridLoop]:
     """Prints a launch without a grid: one thread block does it all."""
     loops.run(top)
@@ -251,11 +217,8 @@ def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
     most = bounds(frame, node, {m.axis: BlockText(m.name, m.name, str(m.tile)) for m in chain}).most
     if most.isdigit():
         return GridLoop(int(most), node.tile)
-    if most == frame.size(node.axis.space):
-        return GridLoop(node.axis.space.name, node.tile)
-    raise UnsupportedError(
-        f"loop {node.name!r} on the grid runs over {most} elements: no launcher can count its blocks"
-    )
+    assert most == frame.size(node.axis.space), node
+    return GridLoop(node.axis.space.name, node.tile)
 
 
 def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Global]) -> None:

@@ -6,20 +6,10 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import (
-    BlockNode,
-    Collapse,
-    Dot,
-    Final,
-    Graph,
-    Map,
-    Place,
-    Pointwise,
-    State,
-    Store,
-)
+from weft.block.places import Place
+from weft.block.program import Collapse, Final, Graph, Map, Pointwise, State, Store
 from weft.block.ranges import All
-from weft.block.walk import every, operands
+from weft.block.walk import operands
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
 from weft.emit.text import minus
@@ -29,7 +19,6 @@ from weft.emit.triton.frame import Frame
 from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import call
 from weft.emit.triton.values import Tile, Value
-from weft.schedule import in_flight
 from weft.tensor.scalar import Apply, Arg
 
 
@@ -99,20 +88,13 @@ def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockTe
     # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
     block = str(node.tile) if node.place is not Place.whole else frame.extent(node, found.most)
     base = frame.names.make(node.axis.name)
-    options = [f"loop_unroll_factor={in_flight(node)}"] if in_flight(node) > 1 else []
-    inner = list(every(node.body.nodes))
-    if frame.stages > 1 and not options and not any(_is_pipelined(n) for n in inner):
-        options = [f"num_stages={frame.stages}"]
+    options = [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
+    options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []
     counted = call("tl.range" if options else "range", found.first, found.last, block, *options)
     with frame.out.block(f"for {base} in {counted}"):
         step = block_at(frame, node, found, base, block)
         frame.enter(node, step)
         yield step
-
-
-def _is_pipelined(node: BlockNode) -> bool:
-    """Tell whether Triton makes a pipeline where it finds `node` in a loop, or in it itself."""
-    return (isinstance(node, Dot) and len(node.dims) == 2) or (isinstance(node, Map) and not node.runs_once)
 
 
 # State.

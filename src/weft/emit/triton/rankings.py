@@ -144,14 +144,8 @@ def functions(text: str) -> list[str]:
 
 
 def rank(body: Body, node: Rank) -> None:
-    """Print the two results of `node`, a ranking in `body`'s graph: values and places.
-
-    Raises:
-        UnsupportedError: a ranking of bools.
-    """
+    """Print the two results of `node`, a ranking in `body`'s graph: values and places."""
     frame, kind = body.frame, kind_of(node.dtype)
-    if kind == "bool":
-        raise UnsupportedError("a ranking of bools", where=node.location)
     rows = tuple(a for a in node.dims if a != node.rank)
     values, places, arg, numbers = (body.item(name) for name in (*node.acc, node.arg, node.numbers))
     frame.location([node.location])
@@ -185,3 +179,13 @@ def rank(body: Body, node: Rank) -> None:
 
 PRINTERS: Mapping[type, Callable[[Body, Any], None]] = {Rank: rank}
 """What prints the operators of this module."""
+
+
+def _demand_numbers(node: Rank) -> None:
+    """Raise UnsupportedError for a ranking of bools."""
+    if kind_of(node.dtype) == "bool":
+        raise UnsupportedError("a ranking of bools", where=node.location)
+
+
+DEMANDS: Mapping[type, Callable[[Any], None]] = {Rank: _demand_numbers}
+"""What is demanded of the operators of this module."""

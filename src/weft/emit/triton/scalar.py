@@ -172,10 +172,8 @@ def _applied(
     if result == "int" and op in ("floor", "ceil", "trunc", "round"):
         return Text(texts[0], result)
     power = inner[1].value if op == "pow" and isinstance(inner[1], Lit) else None
-    if power is not None and power in (_POWERS if result == "float" else (1, 2)):
+    if power is not None and power in (_POWERS if result == "float" else POWERS_OF_INTEGERS):
         return Text(_POWERS[power].format(_held(texts[0], hold)), result)
-    if op == "pow" and result == "int":
-        raise UnsupportedError("a power of integers other than a square")
     shared = all(p.shared for p in parts)
     if exact.quotients and op == "div" and result == "float":
         corrected = parts[1].shared and not shared
@@ -191,6 +189,9 @@ def _applied(
 _DECAYS = frozenset({"decay", "coarse_decay"})
 
 # Powers that are exact, or nearly, without a logarithm.
+POWERS_OF_INTEGERS = frozenset[float | None]((1, 2))
+"""Exponents that integers are raised to."""
+
 _POWERS = {
     2.0: "({0} * {0})",
     1.0: "{0}",

@@ -79,13 +79,10 @@ class MadeList:
 
     Attributes:
         place: where other kernels read it, if they do.
-        around: axes of the loops around those that make it; of one that other kernels read, those of the grid.
-        at: where its one item was stored; None before.
-        item: the whole list, where the loops that stored it have one iteration: then it is in registers.
+        at, item: where an item was stored last, and the item: the whole list, if a loop of the kernel reads it (`demand_legal`).
     """
 
     place: Global | None
-    around: frozenset[Axis]
     at: tuple[Subscript, ...] | None = None
     item: Tile | None = None
 

@@ -175,6 +175,10 @@ class Toolchain(ABC):
             CompilerError: there is no compiler, or it refused the kernel.
         """
 
+    def demand_legal(self, applied: BlockProgram) -> None:
+        """Raises UnsupportedError where no kernels can be made of `applied`: asked before anything is printed."""
+        del applied
+
     def runs_on(self, where: Target) -> bool:
         """Tells whether weft can call its kernels with tensors that live at `where`."""
         return where == self.target
@@ -325,4 +329,5 @@ class _Ways:
     def given(self, schedule: Schedule) -> Way:
         """Apply a schedule."""
         applied = apply(self.fused, schedule)
+        self.chain.demand_legal(applied)
         return Way(schedule, applied, total(self.chain.costs(self.example, applied, schedule)))

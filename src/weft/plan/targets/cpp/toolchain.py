@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.block.program import BlockProgram
 from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
@@ -21,6 +22,7 @@ from weft.run.cache import Json
 from weft.run.child import can_fork, ends_well
 from weft.run.key import cpu_features, environment_parts
 from weft.run.launch import KernelSignature, Launcher, make_launcher
+from weft.schedule import kernels
 
 SECONDS = 20.0
 """After so many a kernel that is judged does not end."""
@@ -64,6 +66,10 @@ class Cpp(Toolchain):
             return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
 
         return Built(build(spec.key_parts | {"target": str(self.target)}, emit))
+
+    def demand_legal(self, applied: BlockProgram) -> None:
+        for part in kernels(applied):
+            cpp.demand_legal(applied, part)
 
     def narrow_matmuls(self) -> bool:
         return current().brgemm != "off"

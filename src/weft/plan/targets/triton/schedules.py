@@ -14,6 +14,7 @@ from enum import Enum, auto
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
+from weft.emit.triton import GRANULARITY
 from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
 from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
 from weft.schedule import (
@@ -37,7 +38,6 @@ _LANES = (1024, 2048, 4096, 8192)
 # Columns and depth of a block of a matrix that one row is multiplied with, and depths of one whose columns are in one block.
 _STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
 _DEPTHS = (128, 64, 32)
-_LEAST_OF_MATMULS = 16
 # Elements of a block that nested loops share, and the most of them along memory: 32 of 4 bytes are a warp's whole access.
 _SHARED = (4096, 1024, 8192, 2048, 16384)
 _ALONG = (0, 128, 32)
@@ -324,7 +324,7 @@ def _of_segment(known: Parts, node: Map, levels: tuple[Level, ...], length: int,
     """Shortens `levels` of a loop of `length` elements that is cut in segments: no block is longer than one of these."""
     if node.axis in known.tied or not (blocks.tile or known.of[node.name] in (LoopRole.lanes, LoopRole.depth)):
         return levels
-    least = _LEAST_OF_MATMULS if known.matmuls else 1
+    least = GRANULARITY.matmul if known.matmuls else 1
     share = max(least, power_of_two(math.ceil(length / blocks.segments)))
     return tuple(
         Level(LevelPlace.loop, share if level.place is LevelPlace.whole else min(level.size, share)) for level in levels
@@ -409,7 +409,7 @@ def _matmuls(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
         """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
         if part not in present:
             return wanted[:1]
-        most = max(_LEAST_OF_MATMULS, power_of_two(present[part]))
+        most = max(GRANULARITY.matmul, power_of_two(present[part]))
         return tuple(dict.fromkeys(min(w, most) for w in wanted))
 
     narrow = known.dtype in (DType.float32, DType.float64)
@@ -469,7 +469,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
     )
     # Of a loop with loops inside, one iteration is work enough.
     longest = max(
-        n.axis.space.size(sizes) * (1 if _is_innermost(n) else _LEAST_OF_MATMULS)
+        n.axis.space.size(sizes) * (1 if _is_innermost(n) else GRANULARITY.matmul)
         for n in maps(program.graph)
         if n.name in cut
     )
@@ -477,7 +477,7 @@ def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mappin
     shares = (1.0, 0.5, 2.0, 0.25) if known.matmuls else (1.0, 0.5, 2.0, 4.0, 8.0, 0.25)
     for share in (4.0, 1.0, 8.0, 2.0) if known.nested else shares:
         wanted = 1 << round(math.log2(max(1.0, share * gpu.multiprocessors / max(1, programs))))
-        if wanted > 1 and longest >= wanted * _LEAST_OF_MATMULS:
+        if wanted > 1 and longest >= wanted * GRANULARITY.matmul:
             yield wanted
 
 

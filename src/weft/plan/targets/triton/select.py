@@ -1,4 +1,4 @@
-"""Ways to run a fused program on a GPU: schedules that its kernels can be printed for and that fit, by predicted time."""
+"""Ways to run a fused program on a GPU: schedules that kernels can be made for and that fit, by predicted time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
 from weft.plan.targets.candidates import Way
-from weft.plan.targets.interface import dims_of
 from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
 from weft.schedule import Placing, Schedule, kernels
 from weft.target import Target
@@ -29,6 +28,12 @@ def _spread(choices: Sequence[Blocks], count: int) -> Iterator[Blocks]:
     """Yields so many of `choices` at most, the first one and others evenly spaced."""
     step = max(1.0, len(choices) / count)
     yield from (choices[int(place * step)] for place in range(min(count, len(choices))))
+
+
+def demand_legal(applied: BlockProgram, target: Target) -> None:
+    """Raises UnsupportedError where no kernels for `target` can be made of `applied`."""
+    for part in kernels(applied):
+        triton.demand_legal(applied, part, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class GpuWays:
     _refused: dict[_Form, UnsupportedError | None] = field(default_factory=dict["_Form", "UnsupportedError | None"])
 
     def __post_init__(self) -> None:
-        self._placing = Placing(self.fused)
+        self._placing = Placing(self.fused, triton.GRANULARITY)
 
     def few(self) -> list[Way]:
         """Returns a few ways, the fastest first, each with the warps and stages that the model likes best.
@@ -77,9 +82,9 @@ class GpuWays:
         return self._best(_CLOSELY, launched=None)
 
     def given(self, schedule: Schedule) -> Way:
-        """Returns the way of a given schedule; raises as `apply` and the emitter do."""
+        """Returns the way of a given schedule; raises as `apply` and `demand_legal` do."""
         applied = self._placing.apply(schedule)
-        self._demand_printable(applied, schedule)
+        self._demand_legal(applied, schedule)
         return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
@@ -123,11 +128,11 @@ class GpuWays:
         return tuple(found.values())
 
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
-        """Gives the program places, or says why it has none, or why no kernel can be printed for it."""
+        """Gives the program places, or says why it has none, or why no kernel can be made of it."""
         try:
             wanted = schedule(self.fused, known, blocks, self.sizes)
             applied = self._placing.apply(wanted)
-            self._demand_printable(applied, wanted)
+            self._demand_legal(applied, wanted)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
         return _Placed(applied, launches_of(applied, self.sizes, self.innermost))
@@ -137,8 +142,8 @@ class GpuWays:
         costs = (e.cost(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in placed.launches)
         return Way(wanted, placed.applied, total(costs))
 
-    def _demand_printable(self, applied: BlockProgram, wanted: Schedule) -> None:
-        """Raises UnsupportedError where a kernel of `applied` cannot be printed for the target.
+    def _demand_legal(self, applied: BlockProgram, wanted: Schedule) -> None:
+        """Raises UnsupportedError where no kernels can be made of `applied` for the target.
 
         That depends on where loops run, and on which of them have but one iteration; not on the sizes of blocks.
         """
@@ -147,8 +152,7 @@ class GpuWays:
         if form not in self._refused:
             self._refused[form] = None
             try:
-                for number, part in enumerate(kernels(applied)):
-                    triton.emit(applied, part, f"kernel_{number}", dims_of(applied, part), self.target)
+                demand_legal(applied, self.target)
             except UnsupportedError as error:
                 self._refused[form] = error
         refused = self._refused[form]

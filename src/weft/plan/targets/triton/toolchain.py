@@ -17,7 +17,7 @@ from weft.plan.targets.bench import Bench, Judged, Serving, dense
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
-from weft.plan.targets.triton.select import GpuWays
+from weft.plan.targets.triton.select import GpuWays, demand_legal
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
@@ -78,6 +78,9 @@ class TritonGpu(Toolchain):
         found = printed(spec, meta)
         found.assembled()
         return Built(found.binary, found.assembled)
+
+    def demand_legal(self, applied: BlockProgram) -> None:
+        demand_legal(applied, self.target)
 
     def runs_on(self, where: Target) -> bool:
         """Tells whether weft can call its kernels at `where`: those for AMD's GPUs it only makes."""

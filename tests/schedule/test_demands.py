@@ -1,0 +1,94 @@
+"""What a target asks of loops: room for matmuls, iterations that run as one, and loads of several in flight."""
+
+from __future__ import annotations
+
+import pytest
+
+from testkit.block import programs
+from testkit.schedules import fused
+from weft.block.program import BlockProgram, Map
+from weft.block.walk import maps
+from weft.emit.triton import GRANULARITY
+from weft.schedule import EXACT, Level, LevelPlace, LoopSchedule, Schedule, apply, with_demands
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit
+
+WHERE = Apply("where", (Arg(0), Arg(1), Lit(0.0)))
+GRID, LOOP, WHOLE, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole, LevelPlace.split
+
+
+def placed(program: BlockProgram, **levels: tuple[Level, ...]) -> BlockProgram:
+    """Apply, for Triton, the levels that stand beside the first letter of each loop's name."""
+    loops = tuple((m.name, LoopSchedule(levels[m.name[0]])) for m in maps(program.graph))
+    return apply(program, Schedule(loops), GRANULARITY)
+
+
+def linear(dtype: DType, k: tuple[Level, ...] = (Level(LOOP, 8),)) -> dict[str, Map]:
+    """Relu of a matmul in blocks of 4 rows and 8 columns: its loops by name."""
+    applied = placed(fused(programs.linear_relu(dtype)), m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=k)
+    return {m.name: m for m in maps(applied.graph)}
+
+
+@pytest.mark.parametrize(("dtype", "depth"), [(DType.float32, 16), (DType.bfloat16, 16), (DType.float8_e5m2, 32)])
+def test_blocks_of_a_matmul_have_the_room_that_its_unit_wants(dtype: DType, depth: int) -> None:
+    """More in depth where factors have 8 bits."""
+    loops = linear(dtype)
+    assert {name: node.least for name, node in loops.items()} == {"m": 16, "n": 16, "k": depth}
+    assert [node.tile for node in loops.values()] == [4, 8, 8]
+
+
+def test_a_mask_of_bools_asks_for_no_more_depth() -> None:
+    m, n, k, rows, columns = programs.axes("m", "n", "k", "m", "n")
+    matmul = programs.matmul("y", Use("x", (m, k)), Use("w", (n, k)), k, DType.bfloat16)
+    masked = Elementwise("z", (m, n), DType.bfloat16, WHERE, (Use("mask", (m, n)), Use("y", (m, n))))
+    inputs = (
+        programs.tensor("x", m, k, dtype=DType.bfloat16),
+        programs.tensor("w", n, k, dtype=DType.bfloat16),
+        programs.tensor("mask", rows, columns, dtype=DType.bool),
+    )
+    program = fused(TensorProgram(inputs, (matmul, masked), ("z",)))
+    applied = placed(program, m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=(Level(LOOP, 8),))
+    assert {node.least for node in maps(applied.graph)} == {16}
+
+
+def test_nothing_is_asked_of_a_cpus_loops() -> None:
+    program = fused(programs.linear_relu())
+    loops = {"m": Level(GRID, 4), "n": Level(GRID, 8), "k": Level(LOOP, 8)}
+    applied = apply(program, Schedule(tuple((m.name, LoopSchedule((loops[m.name],))) for m in maps(program.graph))))
+    assert with_demands(applied, EXACT) is applied
+    assert all(node.demands == type(node.demands)() for node in maps(applied.graph))
+
+
+def test_the_innermost_loop_is_pipelined() -> None:
+    assert {name: node.demands.pipelined for name, node in linear(DType.bfloat16).items()} == {
+        "m": False,
+        "n": False,
+        "k": True,
+    }
+    levels = (Level(LOOP, 32), Level(LOOP, 8))
+    loops = linear(DType.bfloat16, levels)
+    assert [(n.tile, n.demands.pipelined) for n in loops.values() if n.tile in (32, 8) and n.place and n.state] == [
+        (32, False),
+        (8, True),
+    ]
+
+
+def test_a_merge_of_segments_runs_several_iterations_as_one() -> None:
+    m, n = programs.axes("m", "n")
+    total = Reduction("y", (m,), DType.float32, Monoid.sum, Use("x", (m, n)), (n,))
+    program = fused(TensorProgram((programs.tensor("x", m, n),), (total,), ("y",)))
+    for count, together in ((8, 8), (16, 8), (12, 4), (7, 1)):
+        applied = placed(program, m=(Level(GRID, 1),), n=(Level(SPLIT, count), Level(LOOP, 64)))
+        merges = [m for m in maps(applied.graph) if m.unit and m.state is not None]
+        assert [m.demands.unroll for m in merges] == [together]
+        assert all(m.demands.pipelined is (together == 1) for m in merges)
+
+
+def test_whole_blocks_of_one_space_have_the_same_room() -> None:
+    """A list goes from one loop to another in registers, so that their blocks are alike."""
+    program = fused(programs.two_layers(DType.float8_e5m2))
+    levels = {m.name[0]: (Level(WHOLE),) for m in maps(program.graph)}
+    applied = placed(program, **levels | {"m": (Level(GRID, 16),)})
+    rooms = {(node.axis.space.name, node.least) for node in maps(applied.graph) if node.tile is None}
+    assert rooms == {("K", 32), ("N", 32), ("P", 16)}  # n: the columns of one matmul, the depth of another
