@@ -362,6 +362,30 @@ def test_a_formula_works_out_what_numbers_alone_decide_and_leaves_arguments() ->
     assert formula("x * (1.0 / sqrt(4.0))", names) == apply("mul", Arg(0), Lit(0.5))
     assert formula("x * log(y)", names) == apply("mul", Arg(0), apply("log", Lit(0.0)))
     assert formula("half = x / 2; half if value == 1 else value * x", names) == apply("div", Arg(0), Lit(2))
-    for text in ("x @ x", "x.y", "x = 1; import y; x"):
-        with pytest.raises((TypeError, KeyError)):
+    assert formula("x >= y or not x", names) == formula("logical_or(ge(x, y), logical_not(x))", names)
+    for text in ("x @ x", "x.y", "x = 1; import y; x", "x < 1 < y", "x = 1", "", "unknown", "exp(1.0) * x"):
+        with pytest.raises(TypeError):
             formula(text, names)
+
+
+@pytest.mark.parametrize(
+    ("build", "shown", "why"),
+    [
+        ("x * lgo(x)", '"x * lgo(x)"', r"no operation is called 'lgo' \(did you mean log\?\)"),
+        ("x * exp(x, x)", '"x * exp(x, x)"', "exp takes 1 argument, not 2"),
+        ("half = x / 2\nwhere(x, half)", '"half = x / 2 where(x, half)"', "where takes 3 arguments, not 2"),
+        ("x * width", '"x * width"', "nothing is called 'width'; there is pi, inf, x, alpha"),
+        ("x ** 2", '"x ** 2"', "none of what a formula may hold"),
+        ("x +", '"x +"', "invalid syntax"),
+        (lambda x, alpha: apply("exp", x, x), "the function .*<lambda>", "exp takes 1 argument, not 2"),
+    ],
+)
+def test_a_wrong_formula_is_an_error_that_names_row_and_formula(build: Any, shown: str, why: str) -> None:
+    row = DerivedRow("twice", (), ("real",), build, (("alpha", 1.0),), integers=build)
+    for integral in (False, True):
+        with pytest.raises(TypeError) as error:
+            row.expand(Arg(0), integral=integral)
+        assert str(error.value).startswith("row 'twice' of the operation table has a wrong formula, ")
+        assert re.search(shown if shown.startswith("the") else re.escape(shown), str(error.value))
+        assert re.search(why, str(error.value))
+        assert "Correct the row: a formula reads x, y and z" in str(error.value)

@@ -19,9 +19,11 @@ _OPERATORS: Mapping[type[ast.AST], str] = {
     ast.USub: "neg",
     ast.Not: "logical_not",
     ast.And: "logical_and",
+    ast.Or: "logical_or",
     ast.Lt: "lt",
     ast.LtE: "le",
     ast.Gt: "gt",
+    ast.GtE: "ge",
     ast.Eq: "eq",
     ast.NotEq: "ne",
 }
@@ -57,10 +59,10 @@ def formula(text: str, names: Mapping[str, FormulaTerm]) -> Scalar:
         names: what the names in it stand for: arguments, and numbers.
 
     Raises:
-        TypeError: `text` is in another form.
-        KeyError: nothing says what a name stands for.
+        SyntaxError: `text` is no Python.
+        TypeError: `text` is in another form, or nothing says what a name stands for.
     """
-    *parts, last = _statements(text)
+    *parts, last = _statements(text) or [ast.Pass()]
     known = {"pi": math.pi, "inf": math.inf, **names}
     for part in parts:
         match part:
@@ -68,7 +70,8 @@ def formula(text: str, names: Mapping[str, FormulaTerm]) -> Scalar:
                 known[name] = _read(value, known)
             case _:
                 raise TypeError(f"no part of a formula: {ast.unparse(part)}")
-    assert isinstance(last, ast.Expr)
+    if not isinstance(last, ast.Expr):
+        raise TypeError("a formula ends with an expression, on a line of its own")
     return _scalar(_read(last.value, known))
 
 
@@ -82,12 +85,16 @@ def _read(node: ast.expr, names: Mapping[str, FormulaTerm]) -> FormulaTerm:
         case ast.Constant(value=bool() | int() | float() as value):
             return value
         case ast.Name(id=name):
+            if name not in names:
+                raise TypeError(f"nothing is called {name!r}; there is {', '.join(names)}")
             return names[name]
-        case ast.UnaryOp(op=op, operand=one):
+        case ast.UnaryOp(op=op, operand=one) if type(op) in _OPERATORS:
             return _applied(_OPERATORS[type(op)], _read(one, names))
-        case ast.BinOp(left=one, op=op, right=other) | ast.Compare(left=one, ops=[op], comparators=[other]):
-            return _applied(_OPERATORS[type(op)], _read(one, names), _read(other, names))
-        case ast.BoolOp(op=op, values=[one, other]):
+        case (
+            ast.BinOp(left=one, op=op, right=other)
+            | ast.Compare(left=one, ops=[op], comparators=[other])
+            | ast.BoolOp(op=op, values=[one, other])
+        ) if type(op) in _OPERATORS:
             return _applied(_OPERATORS[type(op)], _read(one, names), _read(other, names))
         case ast.Call(func=ast.Name(id=name), args=args):
             return _applied(name, *(_read(each, names) for each in args))
@@ -96,12 +103,19 @@ def _read(node: ast.expr, names: Mapping[str, FormulaTerm]) -> FormulaTerm:
             assert isinstance(chosen, bool), "numbers alone decide"
             return _read(one if chosen else other, names)
         case _:
-            raise TypeError(f"no formula: {ast.unparse(node)}")
+            known = "numbers, names, calls, + - * /, comparisons, and, or, not; if, where numbers decide"
+            raise TypeError(
+                f"{ast.unparse(node)!r} is none of what a formula may hold: {known}; operators take two operands"
+            )
 
 
 def _applied(op: str, *args: FormulaTerm) -> FormulaTerm:
     numbers = [each for each in args if isinstance(each, int | float)]
-    return _OF_NUMBERS[op](*numbers) if len(numbers) == len(args) else apply(op, *map(_scalar, args))
+    if len(numbers) < len(args):
+        return apply(op, *map(_scalar, args))
+    if op not in _OF_NUMBERS:
+        raise TypeError(f"{op} of numbers alone is not worked out here: write its value")
+    return _OF_NUMBERS[op](*numbers)
 
 
 def _scalar(term: FormulaTerm) -> Scalar:

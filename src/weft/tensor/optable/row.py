@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from textwrap import shorten
 from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
 from weft.tensor.optable.formulas import formula
-from weft.tensor.scalar import Apply, Scalar
+from weft.tensor.scalar import Apply, Scalar, parts
 
 Array: TypeAlias = npt.NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
@@ -112,7 +115,7 @@ class DerivedRow:
         integral: the result is an integer.
 
         Raises:
-            TypeError: wrong number of arguments, or a parameter that the row does not have.
+            TypeError: wrong number of arguments, a parameter that the row does not have, or a wrong formula.
         """
         if len(args) != self.arity:
             raise TypeError(f"{self.name} takes {self.arity} arguments, not {len(args)}")
@@ -120,7 +123,53 @@ class DerivedRow:
         known = dict(self.parameters) | parameters
         if len(known) > len(self.parameters):
             raise TypeError(f"{self.name} has no parameter {', '.join(known.keys() - dict(self.parameters).keys())}")
-        if callable(build):
-            return build(*args, **known)
-        numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
-        return formula(build, {**dict(zip("xyz", args, strict=False)), **numbers})
+        try:
+            return _of_rows(_built(build, args, known))
+        except (SyntaxError, TypeError) as error:
+            text = (
+                f"the function {getattr(build, '__qualname__', build)}"
+                if callable(build)
+                else f'"{shorten(build, 300)}"'
+            )
+            what = f"row {self.name!r} of the operation table has a wrong formula, {text}: {error}"
+            raise TypeError(f"{what}. Correct the row: {_ADVICE}") from error
+
+
+_ADVICE = (
+    "a formula reads x, y and z, as many as the row has samples, and the row's parameters; what it calls are rows of "
+    "src/weft/tensor/optable/primitive.py, with as many arguments as they have samples"
+)
+
+
+def _built(
+    build: str | Callable[..., Scalar], args: tuple[Scalar, ...], known: Mapping[str, float | str | None]
+) -> Scalar:
+    if callable(build):
+        return build(*args, **known)
+    numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
+    return formula(build, {**dict(zip("xyz", args, strict=False)), **numbers})
+
+
+def _of_rows(expr: Scalar) -> Scalar:
+    """Returns `expr`, which applies nothing but rows.
+
+    Raises:
+        TypeError: it applies what is no row, or a row to another number of arguments than it has.
+    """
+    for op, count in dict.fromkeys((part.op, len(part.args)) for part in parts(expr) if isinstance(part, Apply)):
+        arity = _arities().get(op)
+        if arity is None:
+            close = get_close_matches(op, _arities())
+            raise TypeError(
+                f"no operation is called {op!r}" + (f" (did you mean {' or '.join(close)}?)" if close else "")
+            )
+        if arity != count:
+            raise TypeError(f"{op} takes {arity} argument{'' if arity == 1 else 's'}, not {count}")
+    return expr
+
+
+@functools.cache
+def _arities() -> Mapping[str, int]:
+    from weft.tensor.optable.primitive import PRIMITIVES  # made of rows
+
+    return {row.name: row.arity for row in PRIMITIVES}
