@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from weft.emit.text import Names, Spelling
@@ -13,7 +13,15 @@ from weft.tensor.axes import Space
 
 
 class Comments(Protocol):
-    """Lines of code that take comments."""
+    """Lines of code that take comments.
+
+    Attributes:
+        lines: what is written so far.
+        depth: of the next line: the number of blocks around it.
+    """
+
+    lines: list[str]
+    depth: int
 
     def comment(self, text: str) -> None:
         """Write a line of comment, whatever the text holds."""
@@ -37,6 +45,7 @@ class KernelFrame(ABC, Generic[W]):
     sizes: Mapping[str, str]
     out: W
     spelling: ClassVar[Spelling]
+    _located: tuple[tuple[str, ...], int, int] = field(default=((), 0, 0), init=False, repr=False)
 
     def size(self, space: Space) -> str:
         """Return the number of elements of `space`."""
@@ -51,6 +60,25 @@ class KernelFrame(ABC, Generic[W]):
         """Print that a program of the grid for which `condition` holds has nothing to do."""
 
     def location(self, locations: Sequence[Location | None]) -> None:
-        """Print a comment that says which of the user's lines the next lines compute."""
-        for each in dict.fromkeys(str(place) for place in locations if place is not None):
-            self.out.comment(each)
+        """Print a comment that says which of the user's lines the next lines compute, unless the comment above says so already.
+
+        A comment holds down to the next one, and no further than to where a block begins or ends.
+        """
+        said = tuple(dict.fromkeys(str(place) for place in locations if place is not None))
+        if not said:
+            return
+        before, depth, end = self._located
+        lines = self.out.lines
+        if (said, self.out.depth) != (before, depth) or any(_interrupts(line, lines[end - 1]) for line in lines[end:]):
+            for each in said:
+                self.out.comment(each)
+        self._located = said, self.out.depth, len(lines)
+
+
+def _interrupts(line: str, before: str) -> bool:
+    """Tell whether `line` is a comment, or deeper or less deep than `before`."""
+    return line.lstrip().startswith(("#", "//")) or _indent(line) != _indent(before)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
