@@ -18,14 +18,18 @@ SOURCES = Path(__file__).resolve().parents[2] / "src" / "weft"
 
 @contextmanager
 def added_row(row: DerivedRow) -> Generator[None]:
-    """Have the operation table hold `row`, as if it stood in `DERIVED`."""
-    found = cast("Any", optable)._DERIVED_BY_ATEN
+    """Have the operation table hold `row`, as if it stood in `DERIVED`, in place of rows for the same ATen operations.
+
+    Afterwards the table is as it was.
+    """
+    found: dict[str, DerivedRow] = cast("Any", optable)._DERIVED_BY_ATEN
+    before = dict(found)
     found |= dict.fromkeys(row.aten, row)
     try:
         yield
     finally:
-        for name in row.aten:
-            del found[name]
+        found.clear()
+        found |= before
 
 
 @contextmanager
