@@ -121,7 +121,9 @@ def test_checks_see_what_is_wrong(
 
 
 def test_page_is_what_the_tables_and_the_results_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render(load()), "run: PYTHONPATH=src:tests python -m testkit.opinfo.page"
+    page, samples = (f"PYTHONPATH=src:tests python -m testkit.opinfo.{name}" for name in ("page", "campaign"))
+    said = f"run: {page}; where an operation was added, before that: {samples} --ops NAME --write tests/testkit/opinfo/results.json"
+    assert PAGE.read_text(encoding="utf-8") == render(load()), said
 
 
 def test_operations_are_pytorchs_and_enough() -> None:

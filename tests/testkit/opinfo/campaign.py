@@ -1,4 +1,8 @@
-"""Every sample of the database through weft: `PYTHONPATH=src:tests python -m testkit.opinfo.campaign --help`."""
+"""Every sample of the database through weft: `PYTHONPATH=src:tests python -m testkit.opinfo.campaign --help`.
+
+`--write tests/testkit/opinfo/results.json` keeps what became of the samples; `testkit.opinfo.page` makes the page of operations
+from it. With `--ops` only the entries named are run, and take the place of what the file had of them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--most", type=int, default=10**6, help="samples of one entry, dtype and layout")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th entry from the i-th")
-    parser.add_argument("--write", type=Path, help="the file that the results are added to")
+    parser.add_argument(
+        "--write", type=Path, help="the file of results to put these into: tests/testkit/opinfo/results.json"
+    )
     parser.add_argument(
         "--add", action="store_true", help="to what the file has of an entry, of other layouts; else in its place"
     )
@@ -41,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, step = map(int, given.part.split("/"))
     wanted = given.ops.split(",") if given.ops else None
     chosen = [op for op in entries() if not wanted or op.name in wanted or name_of(op) in wanted]
+    unknown = set(wanted or ()) - {name for op in chosen for name in (op.name, name_of(op))}
+    if unknown:
+        parser.error(f"PyTorch's database has no entry called {', '.join(sorted(unknown))}")
     written = json.loads(given.write.read_text("utf-8")) if given.write and given.write.exists() else {"entries": {}}
     results: dict[str, Any] = written["entries"]
     how = "every sample" if given.most >= 10**6 else f"{given.most} samples"

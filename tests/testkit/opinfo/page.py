@@ -103,6 +103,7 @@ runs every sample of the entries that weft has anything to do with, or that infe
 the database makes it, with gaps in memory, and the first few also with NaN, infinities and the ends of a type's range, by way
 of `torch.compile`, and with symbolic sizes. Floating results keep the error rule against fp64, integers and masks are equal,
 NaN and infinities lie where eager has them; shape, type, strides, shared memory and what becomes of the inputs are eager's.
+`--ops NAME` runs one entry alone, that of an operation which was added, say; the file keeps the others.
 
 Taken {results["date"]} with PyTorch {results["torch"]}: {results["how"]}.
 {len(entries)} entries, {totals.total()} samples: {totals["weft"]} ran in weft's kernels alone, {totals["partly"]} in part,
