@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import logging
 import re
 import shutil
 import subprocess
@@ -159,6 +160,14 @@ def test_what_tests_share_is_named_unlike_a_room() -> None:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in folders
     ]
     assert meant == []
+
+
+def test_the_log_of_a_failing_test_has_warnings_but_no_traces(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("weft_tests.traces")
+    logger.setLevel(logging.DEBUG)
+    logger.debug("a page of what PyTorch traces")
+    logger.warning("something is wrong")
+    assert caplog.messages == ["something is wrong"]
 
 
 # Emitters mirror each other, and so do a node of a tensor program and of a block program.
