@@ -45,8 +45,9 @@ LAWS: Passes = (
     laws.merge_equal,
     laws.remove_dead,
 )
-"""Of every captured graph: reindexings go first, so that none stands between a cast and its reader; equal values are merged last,
-when the others have made them alike."""
+"""Of every captured graph. Reindexings go first, so that none stands between a cast and its reader, or between operations that a
+law looks for; equal values are merged last, when the others have made them alike. A new law stands before `merge_equal`:
+docs/extending.md says what each of the others wants before and after it."""
 
 GRAPH: Passes = (*LAWS, laws.multiply_in_fp8, laws.narrow_exact_factors, laws.as_in_eager)
 """Of a captured graph, before it is cut into regions."""
