@@ -17,7 +17,7 @@ from weft.errors import Location
 ONE, OTHER = Location("model.py", 7, "a + b"), Location("model.py", 8)
 FRAMES: dict[str, Callable[[], KernelFrame]] = {
     "cpp": lambda: cpp.Frame(Names(""), {}, cpp_text.Writer(1)),
-    "triton": lambda: triton.Frame(Names(""), {}, triton_text.Writer(1), {}),
+    "triton": lambda: triton.Frame(Names(""), {}, triton_text.Writer(1)),
 }
 
 
