@@ -22,11 +22,26 @@ class Arg:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lit:
-    """A number that stands in the program: a Python float, int or bool."""
+    """A number that stands in the program: a Python float, int or bool.
+
+    Two are equal where programs cannot tell them apart: 0.0 is not -0.0, 1 is neither 1.0 nor True, and NaN is NaN.
+    """
 
     value: float | int | bool
+
+    def __eq__(self, other: object) -> bool:
+        """Compare numbers with their types and signs."""
+        if not isinstance(other, Lit) or self.value.__class__ is not other.value.__class__:
+            return False
+        if self.value and self.value == self.value:
+            return self.value == other.value
+        return repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        """Return the hash of the number, the same for both zeros, and for all that are no numbers."""
+        return hash((self.value.__class__, self.value if self.value == self.value else None))
 
 
 @dataclass(frozen=True, slots=True)
