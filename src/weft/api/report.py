@@ -15,8 +15,11 @@ from weft.api.left_out import left_out
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
+from weft.cost import closed_form
+from weft.errors import UnsupportedError
 from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Plan, described, measured_before
+from weft.schedule import kernels
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges
 
@@ -135,9 +138,19 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
     for kernel in region.kernels[:1]:
         yield "schedule", str(kernel.schedule)
         yield "scheduled program", listing(kernel.block_program)
+        yield "transfers in closed form", "\n\n".join(_closed(kernel.block_program))
     for kernel in region.kernels:
         title, _, text = str(kernel).partition("\n")
         yield title, text
+
+
+def _closed(applied: BlockProgram) -> Iterator[str]:
+    """Yield for each kernel the values that it moves and holds: sizes and blocks (g_..., s_...) are symbols."""
+    for part in kernels(applied):
+        try:
+            yield str(closed_form(part))
+        except UnsupportedError as error:
+            yield f"none: {error.what}"
 
 
 def _chains(region: CompiledRegion) -> str:

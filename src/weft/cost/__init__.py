@@ -2,9 +2,11 @@
 
 In: a block program with places, the sizes, and a `Machine`. Out: `traffic`, bytes and floating-point
 operations in closed form, equal to what the interpreter counts; and `estimate`, for each kernel a
-`Cost` with the time no schedule can improve on and the time that is predicted. Nothing is run.
+`Cost` with the time no schedule can improve on and the time that is predicted; `closed_form`, what a kernel moves and holds with
+sizes and blocks as symbols, and the fewest transfers for any memory. Nothing is run.
 """
 
+from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
@@ -15,6 +17,7 @@ from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
+    "ClosedForm",
     "Corrections",
     "Cost",
     "Gpu",
@@ -24,6 +27,7 @@ __all__ = [
     "Resources",
     "Traffic",
     "by_kernel",
+    "closed_form",
     "corrected",
     "correcting",
     "cost_of",

@@ -1,0 +1,192 @@
+"""What a kernel moves and holds, in closed form: sizes and blocks are symbols (FlashAttention on a Napkin, sections 2.3 and 2.4).
+
+In: a program with places. Out: for each memory the values that are loaded from it and stored there, and what a thread block holds.
+Loops on the grid are group partitions, whose blocks have the sizes `g_...`; loops inside are stream partitions, whose blocks
+have the sizes `s_...`. Blocks are taken to divide their axes, as the paper does; `weft.cost.traffic` counts edges exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.block.places import Place
+from weft.block.program import Buffer, Graph, Load, Map, Store
+from weft.block.ranges import All, Part, Within
+from weft.block.walk import graphs, maps
+from weft.cost.optimum import Expr, Optimum, optimum, sp
+from weft.errors import UnsupportedError
+from weft.schedule import KernelNodes
+from weft.tensor.axes import Axis, Space
+
+
+def size_of(space: Space) -> Expr:
+    """Return the symbol for the number of elements of `space`, or the number."""
+    return sp.Integer(space.fixed) if space.fixed is not None else sp.Symbol(space.name, positive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Values that a thread block has for longer than one iteration of a loop, or in one.
+
+    Attributes:
+        name: of the value.
+        values: how many.
+        lasting: they are there from one iteration of a loop to the next: its state, and what it reads again.
+    """
+
+    name: str
+    values: Expr
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """One kernel's transfers and memory.
+
+    Attributes:
+        loaded, stored: values by memory.
+        held: what a thread block has on chip.
+        groups, streams: the sizes of blocks of its loops on the grid, and of those inside.
+    """
+
+    loaded: Mapping[str, Expr]
+    stored: Mapping[str, Expr]
+    held: tuple[Held, ...]
+    groups: tuple[Expr, ...]
+    streams: tuple[Expr, ...]
+
+    @property
+    def transfers(self) -> Expr:
+        """`H`, all values that are moved."""
+        return sp.expand(sp.Add(*self.loaded.values(), *self.stored.values()))
+
+    def memory(self, *names: str) -> Expr:
+        """`M`, the values held on chip: those of the given names, or all that last."""
+        return sp.Add(*(h.values for h in self.held if (h.name in names if names else h.lasting)))
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """The names of what lasts, the most values first in the limit of large sizes."""
+        lasting = [h for h in self.held if h.lasting]
+        return tuple(h.name for h in sorted(lasting, key=lambda h: -len(sp.Mul.make_args(h.values))))
+
+    def __str__(self) -> str:
+        """Return it as text: transfers, what is held, and the fewest transfers, if a closed form of these is known."""
+        lines = [f"{name} is loaded: {values}" for name, values in self.loaded.items()]
+        lines += [f"{name} is stored: {values}" for name, values in self.stored.items()]
+        lines += [f"held{' from block to block' if h.lasting else ''}: {h.name}: {h.values}" for h in self.held]
+        lasting = [h.name for h in self.held if h.lasting]
+        if self.groups and lasting:
+            try:
+                lines.append(f"fewest transfers, with memory for {', '.join(lasting)} alone: {self.optimum()}")
+            except UnsupportedError as error:
+                lines.append(f"fewest transfers: {error.what}")
+        return "\n".join(lines)
+
+    def optimum(self, *names: str) -> Optimum:
+        """Solve for the fewest transfers where the values of these names fill the memory; raises as `weft.cost.optimum`."""
+        return optimum(self.transfers, self.memory(*names), self.groups)
+
+
+def closed_form(part: KernelNodes) -> ClosedForm:
+    """Return what the launch `part` of an applied program moves and holds.
+
+    A load stands before all loops with whose blocks it does not move; what it loads is held as long as these run.
+
+    Raises:
+        UnsupportedError: a loop goes over a part of its space, whose elements depend on other loops.
+    """
+    walk = _Walk(frozenset((*part.reads, *part.writes)))
+    walk.graph(Graph((), part.nodes, ()), ())
+    own = [m for m in maps(Graph((), part.nodes, ())) if m.tile is not None and not m.unit and not m.runs_once]
+    symbols = {p: tuple(dict.fromkeys(_block(m) for m in own if (m.place is Place.grid) is p)) for p in (True, False)}
+    return ClosedForm(walk.loaded, walk.stored, tuple(walk.held.values()), symbols[True], symbols[False])
+
+
+def _block(node: Map) -> Expr:
+    """Return the symbol for the size of a block."""
+    return sp.Symbol(f"{'g' if node.place is Place.grid else 's'}_{node.name}", positive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop around: its map, the elements of a block, and how many blocks a run of it has."""
+
+    node: Map
+    block: Expr
+    runs: Expr
+
+
+@dataclass(slots=True)
+class _Walk:
+    shared: frozenset[str]
+    loaded: dict[str, Expr] = field(default_factory=dict[str, Expr])
+    stored: dict[str, Expr] = field(default_factory=dict[str, Expr])
+    held: dict[str, Held] = field(default_factory=dict[str, Held])
+
+    def graph(self, graph: Graph, around: Sequence[_Loop]) -> None:
+        """Count what the operators of `graph` move and hold, which run in the loops `around`."""
+        for node in graph.nodes:
+            match node:
+                case Map():
+                    self.loop(node, around)
+                case Buffer() if around:
+                    own = [a for a in node.axes if a not in {loop.node.axis for loop in around}]
+                    self.hold(node.name, sp.Mul(*(size_of(a.space) for a in own)), lasting=True)
+                case Load() if node.memory in self.shared:
+                    self.load(node, around)
+                case Store() if node.memory in self.shared:
+                    axes = tuple(dict.fromkeys(axis for subscript in node.at for axis in subscript.axes))
+                    self.stored[node.memory] = self.stored.get(node.memory, 0) + self.moved(axes, around)
+                case _:
+                    pass
+
+    def loop(self, node: Map, around: Sequence[_Loop]) -> None:
+        """Walk a loop."""
+        own = self.entered(node, around)
+        inside = [*around, own]
+        for component in () if node.state is None else node.state.components:
+            self.hold(component.name, self.elements(component.dims, inside), lasting=own.runs != 1)
+        for graph in graphs(node):
+            self.graph(graph, inside)
+
+    def entered(self, node: Map, around: Sequence[_Loop]) -> _Loop:
+        """Return `node` with what its blocks are, over all of its space or through the block of a loop around."""
+        match node.range:
+            case All(Part.all):
+                whole = size_of(node.axis.space)
+            case Within(outer, Part.all):
+                whole = next(loop.block for loop in around if loop.node.axis == outer)
+            case _:
+                raise UnsupportedError(f"loop {node.name!r} goes over a part of its space: no closed form is known")
+        block = sp.Integer(1) if node.unit else whole if node.tile is None or node.runs_once else _block(node)
+        return _Loop(node, block, sp.sympify(whole / block))
+
+    def load(self, node: Load, around: Sequence[_Loop]) -> None:
+        """Count a load, which stands where the innermost loop that it moves with is."""
+        along = {axis for subscript in node.at for axis in subscript.axes}
+        depth = max((i + 1 for i, loop in enumerate(around) if self.moves(loop, along)), default=0)
+        axes = tuple(a for a in along if a in {loop.node.axis for loop in around})
+        self.loaded[node.memory] = self.loaded.get(node.memory, 0) + self.moved(axes, around[:depth], around)
+        lasting = any(loop.runs != 1 for loop in around[depth:])
+        self.hold(node.memory, self.elements(node.dims, around), lasting=lasting)
+
+    def moves(self, loop: _Loop, along: set[Axis]) -> bool:
+        """Tell whether what is loaded along these axes is another in each iteration, or in each thread block."""
+        return loop.node.place is Place.grid or (loop.runs != 1 and loop.node.axis in along)
+
+    def moved(self, axes: Sequence[Axis], around: Sequence[_Loop], scope: Sequence[_Loop] | None = None) -> Expr:
+        """Count the values that go one way: an item with these axes in each iteration of the loops `around`."""
+        return sp.Mul(self.elements(axes, around if scope is None else scope), *(loop.runs for loop in around))
+
+    def elements(self, axes: Sequence[Axis], around: Sequence[_Loop]) -> Expr:
+        """Count the elements of an item with these axes."""
+        blocks = {loop.node.axis: loop.block for loop in around}
+        return sp.Mul(*(blocks[a] for a in axes))
+
+    def hold(self, name: str, values: Expr, *, lasting: bool) -> None:
+        """Note that so many values called `name` are on chip."""
+        known = self.held.get(name)
+        if known is None or (lasting and not known.lasting):
+            self.held[name] = Held(name, sp.sympify(values), lasting)

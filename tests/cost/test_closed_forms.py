@@ -1,0 +1,178 @@
+"""Transfers and memory in closed form, and their optimum, against the formulas of FlashAttention on a Napkin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import weft
+from testkit.block import programs
+from testkit.emit.triton_cases import paper as fused_example
+from testkit.schedules import fused
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
+from weft.cost import ClosedForm, closed_form, traffic
+from weft.cost.optimum import MEMORY, Expr, Level, best_cluster, optimum, sp
+from weft.errors import UnsupportedError
+from weft.schedule import Level as LoopLevel
+from weft.schedule import LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.tensor.dtypes import DType
+from weft.tensor.program import TensorProgram, Use
+
+GRID, LOOP, WHOLE = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole
+A, B, C, D, Q, X, H = sp.symbols("A B C D Q X H", positive=True)
+
+
+def placed(program: BlockProgram, **levels: tuple[LevelPlace, int]) -> BlockProgram:
+    """Apply the levels that are given to loops by name; other loops cover their spaces at once."""
+    own = {m.name: levels.get(m.name, (WHOLE, 0)) for m in maps(program.graph)}
+    return apply(program, Schedule(tuple((n, LoopSchedule((LoopLevel(*level),))) for n, level in own.items())))
+
+
+def only(program: BlockProgram) -> ClosedForm:
+    """Return the closed form of the one kernel of `program`."""
+    (part,) = kernels(program)
+    return closed_form(part)
+
+
+def matmul(rows: int = 16, columns: int = 16, depth: int = 8) -> BlockProgram:
+    """Place a times b, each thread block having a block of the result."""
+    a, b, c = programs.axes("a", "b", "c")
+    inputs = (programs.tensor("x", a, b), programs.tensor("w", b, c))
+    program = TensorProgram(inputs, (programs.matmul("y", Use("x", (a, b)), Use("w", (b, c)), b),), ("y",))
+    return placed(fused(program), a=(GRID, rows), c=(GRID, columns), b=(LOOP, depth))
+
+
+def attention() -> ClosedForm:
+    """Return the paper's attention with queries q, keys x and a width of d for both matmuls."""
+    found = only(placed(fused_example("attention"), m=(GRID, 16), n=(LOOP, 8)))
+    names = {"M": Q, "N": X, "D": D, "L": D}
+
+    def renamed(expr: Expr) -> Expr:
+        return expr.subs({sp.Symbol(name, positive=True): by for name, by in names.items()})
+
+    loaded, stored = ({n: renamed(e) for n, e in part.items()} for part in (found.loaded, found.stored))
+    held = tuple(replace(h, values=renamed(h.values)) for h in found.held)
+    return replace(found, loaded=loaded, stored=stored, held=held)
+
+
+def test_matmul() -> None:
+    """Figure 18: a b c (1/g_a + 1/g_c) + a c, and 2 a b c / sqrt(M) + a c where the result fills the memory."""
+    found = only(matmul())
+    rows, columns = found.groups
+    assert sp.simplify(found.transfers - (A * B * C * (1 / rows + 1 / columns) + A * C)) == 0
+    best = found.optimum()
+    assert sp.simplify(best.values - (2 * A * B * C / sp.sqrt(MEMORY) + A * C)) == 0
+    assert best.groups == {str(rows): sp.sqrt(MEMORY), str(columns): sp.sqrt(MEMORY)}
+
+
+def test_a_square_matmul_is_cubic_from_half_the_root_of_the_memory() -> None:
+    """Section 3.1."""
+    n = sp.Symbol("n", positive=True)
+    square, cubic = only(matmul()).optimum().values.subs(dict.fromkeys((A, B, C), n)).as_independent(MEMORY)
+    assert sp.solve(sp.Eq(square, cubic), n) == [sp.sqrt(MEMORY) / 2]
+
+
+def test_attention() -> None:
+    """Figure 19: 2 q d + 2 q x d / g; equation 4 with the output held, and with queries and output (Table 2)."""
+    found = attention()
+    (group,) = found.groups
+    assert sp.simplify(found.transfers - (2 * Q * D + 2 * Q * X * D / group)) == 0
+    output, queries = found.stated[:2]
+    held = {h.name: h.values for h in found.held}
+    assert held[output] == held[queries] == group * D
+    assert sp.simplify(found.optimum(output).values - (2 * Q * D + 2 * Q * X * D**2 / MEMORY)) == 0
+    assert sp.simplify(found.optimum(output, queries).values - (2 * Q * D + 4 * Q * X * D**2 / MEMORY)) == 0
+    # With the sum of each row, all that lasts.
+    assert sp.simplify(found.optimum().values - (2 * Q * D + 2 * Q * X * D * (2 * D + 1) / MEMORY)) == 0
+
+
+@pytest.mark.parametrize(("name", "factor"), [("attention", 4), ("matmul", 2 ** sp.Rational(3, 2))])
+def test_half_the_bytes(name: str, factor: Expr) -> None:
+    """Section 4.3: leading terms fall by more than 2, since more values fit."""
+    best = attention().optimum() if name == "attention" else only(matmul()).optimum()
+    leading = replace(best, powers=best.powers[1:])
+    assert sp.simplify(leading.bytes(4) / leading.bytes(2)) == factor
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(8, 8), (8, 2)])
+def test_heads(heads: int, keys: int) -> None:
+    """Figures 20 and 21: PyTorch's attention, as it is captured and fused for a GPU, moves as much for each head as one alone."""
+    b, q, x, d = 2, 256, 384, 64
+    tensors = [torch.randn(b, n, rows, d, dtype=torch.bfloat16) for n, rows in ((heads, q), (keys, x), (keys, x))]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != keys)
+
+    (kernel,) = weft.optimize(attend, tuple(tensors), target="cuda:90", effort="none", judge="off").kernels
+    found = only(kernel.block_program)
+    shapes = {5: (b, keys, heads // keys, q, d), 4: (b, keys, x, d)}
+    numbers: dict[Expr, int] = {}
+    for name, kind in kernel.block_program.inputs:
+        shape = (b, heads, q, d) if name == "q" else shapes[len(kind.lists)]
+        numbers |= {sp.Symbol(a.space.name, positive=True): n for a, n in zip(kind.lists, shape, strict=True)}
+    (group,) = found.groups
+    expected = b * heads * (2 * q * d + 2 * q * x * d / group)
+    assert sp.simplify(found.transfers.subs(numbers) - expected) == 0
+    best = found.optimum(*found.stated[:2]).values.subs(numbers)
+    assert sp.simplify(best - b * heads * (2 * q * d + 4 * q * x * d**2 / MEMORY)) == 0
+
+
+@pytest.mark.parametrize("blocks", [(16, 16, 8), (32, 8, 16)])
+def test_closed_forms_are_what_is_counted_where_blocks_divide(blocks: tuple[int, int, int]) -> None:
+    """By `weft.cost.traffic`, and so by the interpreter."""
+    program = matmul(*blocks)
+    found, sizes = only(program), {"A": 64, "B": 128, "C": 96}
+    counted = traffic(program, sizes)
+    numbers = {sp.Symbol(name, positive=True): n for name, n in sizes.items()}
+    numbers |= {sp.Symbol(name, positive=True): n for name, n in zip(("g_a", "g_c"), blocks, strict=False)}
+    width = DType.float32.bytes
+    assert {n: e.subs(numbers) * width for n, e in found.loaded.items()} == counted.loaded
+    assert {n: e.subs(numbers) * width for n, e in found.stored.items()} == counted.stored
+
+
+def test_levels_add_up() -> None:
+    """Equation 2; theorem 2: a cache has what its children hold; theorem 3: linked children have it without a cache."""
+    best = attention().optimum()
+    device, shared = (
+        Level("L2", sp.Integer(10**7), sp.Rational(1, 10)),
+        Level("shared memory", sp.Integer(10**5), sp.Integer(1)),
+    )
+    assert best.weighted([device, shared]) == best.at(10**7) / 10 + best.at(10**5)
+    assert device.cached(132, shared) == Level("L2", sp.Integer(132 * 10**5), sp.Rational(1, 10))
+    linked, own = shared.crossed(2, sp.Rational(2, 3))
+    assert (linked.values, linked.weight) == (2 * 10**5, sp.Rational(1, 3))
+    assert (own.values, own.weight) == (10**5, sp.Rational(2, 3))
+    saved = (1 - sp.Rational(2, 3)) * (best.at(10**5) - best.at(2 * 10**5))
+    assert sp.simplify(best.gained(shared, 2, sp.Rational(2, 3)) - saved) == 0
+
+
+def test_the_size_of_a_cluster() -> None:
+    """Section A.2.3: transfers within clusters of 2 at 3.27 TB/s, of 4 at 2.65, beside 2.04 from memory: clusters of 2 gain more
+    for attention, those of 4 for a matmul, whose transfers fall more slowly with memory.
+    """
+    per_value = {2: 2 / 3.27e12, 4: 2 / 2.65e12}
+    child = Level("shared memory", sp.Integer(227 * 1024 // 2), sp.Float(2 / 2.04e12))
+    for best, beta, wanted in ((attention().optimum(), 1, 2), (only(matmul()).optimum(), 0.5, 4)):
+        assert best_cluster(best, child, per_value) == wanted
+        gains = {n: (1 / 2.04 - 1 / rate) * (1 - n**-beta) for n, rate in ((2, 3.27), (4, 2.65))}
+        assert max(gains, key=lambda n: gains[n]) == wanted
+    # Were four as fast as two, they would gain more.
+    assert best_cluster(attention().optimum(), child, dict.fromkeys((2, 4), 2 / 3.27e12)) == 4
+
+
+def test_what_has_no_closed_form_says_so() -> None:
+    g, h = sp.symbols("g h", positive=True)
+    with pytest.raises(UnsupportedError, match="no product of powers"):
+        optimum(A / g, g + g**2, [g])
+    with pytest.raises(UnsupportedError, match="depend on sizes"):
+        optimum(A / g + B / g**2, g, [g])
+    with pytest.raises(UnsupportedError, match="without end"):
+        optimum(A * g + B * h, g * h, [g, h])
+    program = fused(programs.linear_relu())
+    levels = {"m": (GRID, 16), "n": (GRID, 16), "k": (LOOP, 8)}
+    peeled = {m.name: LoopSchedule((LoopLevel(*levels[m.name]),), peel=m.name == "k") for m in maps(program.graph)}
+    with pytest.raises(UnsupportedError, match="a part of its space"):
+        only(apply(program, Schedule(tuple(peeled.items()))))
