@@ -14,10 +14,9 @@ from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import ClosedForm, closed_form, traffic
-from weft.cost.optimum import MEMORY, Expr, Level, best_cluster, optimum, sp
+from weft.cost.optimum import MEMORY, Expr, TransferLevel, best_cluster, optimum, sp
 from weft.errors import UnsupportedError
-from weft.schedule import Level as LoopLevel
-from weft.schedule import LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram, Use
 
@@ -28,7 +27,7 @@ A, B, C, D, Q, X, H = sp.symbols("A B C D Q X H", positive=True)
 def placed(program: BlockProgram, **levels: tuple[LevelPlace, int]) -> BlockProgram:
     """Apply the levels that are given to loops by name; other loops cover their spaces at once."""
     own = {m.name: levels.get(m.name, (WHOLE, 0)) for m in maps(program.graph)}
-    return apply(program, Schedule(tuple((n, LoopSchedule((LoopLevel(*level),))) for n, level in own.items())))
+    return apply(program, Schedule(tuple((n, LoopSchedule((Level(*level),))) for n, level in own.items())))
 
 
 def only(program: BlockProgram) -> ClosedForm:
@@ -137,11 +136,11 @@ def test_levels_add_up() -> None:
     """Equation 2; theorem 2: a cache has what its children hold; theorem 3: linked children have it without a cache."""
     best = attention().optimum()
     device, shared = (
-        Level("L2", sp.Integer(10**7), sp.Rational(1, 10)),
-        Level("shared memory", sp.Integer(10**5), sp.Integer(1)),
+        TransferLevel("L2", sp.Integer(10**7), sp.Rational(1, 10)),
+        TransferLevel("shared memory", sp.Integer(10**5), sp.Integer(1)),
     )
     assert best.weighted([device, shared]) == best.at(10**7) / 10 + best.at(10**5)
-    assert device.cached(132, shared) == Level("L2", sp.Integer(132 * 10**5), sp.Rational(1, 10))
+    assert device.cached(132, shared) == TransferLevel("L2", sp.Integer(132 * 10**5), sp.Rational(1, 10))
     linked, own = shared.crossed(2, sp.Rational(2, 3))
     assert (linked.values, linked.weight) == (2 * 10**5, sp.Rational(1, 3))
     assert (own.values, own.weight) == (10**5, sp.Rational(2, 3))
@@ -154,7 +153,7 @@ def test_the_size_of_a_cluster() -> None:
     for attention, those of 4 for a matmul, whose transfers fall more slowly with memory.
     """
     per_value = {2: 2 / 3.27e12, 4: 2 / 2.65e12}
-    child = Level("shared memory", sp.Integer(227 * 1024 // 2), sp.Float(2 / 2.04e12))
+    child = TransferLevel("shared memory", sp.Integer(227 * 1024 // 2), sp.Float(2 / 2.04e12))
     for best, beta, wanted in ((attention().optimum(), 1, 2), (only(matmul()).optimum(), 0.5, 4)):
         assert best_cluster(best, child, per_value) == wanted
         gains = {n: (1 / 2.04 - 1 / rate) * (1 - n**-beta) for n, rate in ((2, 3.27), (4, 2.65))}
@@ -173,6 +172,6 @@ def test_what_has_no_closed_form_says_so() -> None:
         optimum(A * g + B * h, g * h, [g, h])
     program = fused(programs.linear_relu())
     levels = {"m": (GRID, 16), "n": (GRID, 16), "k": (LOOP, 8)}
-    peeled = {m.name: LoopSchedule((LoopLevel(*levels[m.name]),), peel=m.name == "k") for m in maps(program.graph)}
+    peeled = {m.name: LoopSchedule((Level(*levels[m.name]),), peel=m.name == "k") for m in maps(program.graph)}
     with pytest.raises(UnsupportedError, match="a part of its space"):
         only(apply(program, Schedule(tuple(peeled.items()))))

@@ -26,7 +26,7 @@ def size_of(space: Space) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldValues:
     """Values that a thread block has for longer than one iteration of a loop, or in one.
 
     Attributes:
@@ -52,7 +52,7 @@ class ClosedForm:
 
     loaded: Mapping[str, Expr]
     stored: Mapping[str, Expr]
-    held: tuple[Held, ...]
+    held: tuple[HeldValues, ...]
     groups: tuple[Expr, ...]
     streams: tuple[Expr, ...]
 
@@ -123,7 +123,7 @@ class _Walk:
     shared: frozenset[str]
     loaded: dict[str, Expr] = field(default_factory=dict[str, Expr])
     stored: dict[str, Expr] = field(default_factory=dict[str, Expr])
-    held: dict[str, Held] = field(default_factory=dict[str, Held])
+    held: dict[str, HeldValues] = field(default_factory=dict[str, HeldValues])
 
     def graph(self, graph: Graph, around: Sequence[_Loop]) -> None:
         """Count what the operators of `graph` move and hold, which run in the loops `around`."""
@@ -189,4 +189,4 @@ class _Walk:
         """Note that so many values called `name` are on chip."""
         known = self.held.get(name)
         if known is None or (lasting and not known.lasting):
-            self.held[name] = Held(name, sp.sympify(values), lasting)
+            self.held[name] = HeldValues(name, sp.sympify(values), lasting)

@@ -33,7 +33,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TransferLevel:
     """A level of memory as sums of weighted transfers have it (equation 5).
 
     Attributes:
@@ -46,19 +46,19 @@ class Level:
     values: Expr
     weight: Expr
 
-    def cached(self, children: int, child: Level) -> Level:
+    def cached(self, children: int, child: TransferLevel) -> TransferLevel:
         """Return the level as a cache of what its `children` keep: as much as fits these (theorem 2)."""
-        return Level(self.name, children * child.values, self.weight)
+        return TransferLevel(self.name, children * child.values, self.weight)
 
-    def crossed(self, children: int, weight: Expr) -> tuple[Level, Level]:
+    def crossed(self, children: int, weight: Expr) -> tuple[TransferLevel, TransferLevel]:
         """Return the levels in this one's place where `children` of them send values to each other (theorem 3).
 
         Args:
             children: how many are linked: a cluster of multiprocessors, GPUs of one host.
             weight: seconds for each value sent among them.
         """
-        linked = Level(f"{children} x {self.name}", children * self.values, self.weight - weight)
-        return linked, Level(self.name, self.values, sp.sympify(weight))
+        linked = TransferLevel(f"{children} x {self.name}", children * self.values, self.weight - weight)
+        return linked, TransferLevel(self.name, self.values, sp.sympify(weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class Optimum:
         """
         return sp.Add(*(p.alpha * MEMORY**-p.beta * sp.sympify(width) ** (1 + p.beta) for p in self.powers))
 
-    def weighted(self, levels: Iterable[Level]) -> Expr:
+    def weighted(self, levels: Iterable[TransferLevel]) -> Expr:
         """Return the seconds that transfers to all `levels` take (equation 2)."""
         return sp.Add(*(level.weight * self.at(level.values) for level in levels))
 
-    def gained(self, level: Level, children: int, weight: Expr) -> Expr:
+    def gained(self, level: TransferLevel, children: int, weight: Expr) -> Expr:
         """Return the seconds that cross-transfers among `children` of `level` save (section A.2.3)."""
         return sp.simplify(self.weighted([level]) - self.weighted(level.crossed(children, weight)))
 
@@ -182,7 +182,7 @@ def _sizes(
     return {str(g): sp.simplify(sp.exp(sp.expand_log(log, force=True))) for g, log in zip(groups, solved, strict=True)}
 
 
-def best_cluster(best: Optimum, level: Level, weights: Mapping[int, float]) -> int:
+def best_cluster(best: Optimum, level: TransferLevel, weights: Mapping[int, float]) -> int:
     """Return how many children of `level` should be linked; 1 where none gains (section A.2.3).
 
     Args:
