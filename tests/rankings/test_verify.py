@@ -162,7 +162,7 @@ def test_more_elements_than_are_kept_are_tried() -> None:
 
 def test_equal_elements_of_a_field_keep_their_order() -> None:
     domain = FieldDomain(0)
-    x = domain.constant(1.0, DType.float32)
+    x = domain.full((), 1.0, DType.float32)
     rows = domain.lift(lambda array: array.reshape(1, 1).repeat(5, axis=1), x)
     values, places = evaluate(ranking(2), {"x": rows}, domain)
     assert isinstance(places, ExactValue)

@@ -104,7 +104,6 @@ class _Memory(Generic[V]):
     name: str
     array: V
     axes: tuple[Axis, ...]
-    dtype: DType
     local: SharedBytes | None = None
 
 
@@ -139,7 +138,7 @@ def interpret(
     values: _Values[V] = {}
     for name, kind in program.inputs:
         if kind.lists:
-            values[name] = _Memory(name, inputs[name], kind.lists, kind.dtype)
+            values[name] = _Memory(name, inputs[name], kind.lists)
         else:
             values[name] = _Item(inputs[name], (), kind.dtype)
             run.traffic.loaded[name] += kind.dtype.bytes
@@ -183,7 +182,7 @@ class _Interpreter(Generic[V]):
                 case Buffer():
                     array = self.domain.poison([a.space.size(self.sizes) for a in node.axes], node.dtype)
                     local = frame.buffer(node) if scope else None
-                    values[node.name] = _Memory(node.name, array, node.axes, node.dtype, local)
+                    values[node.name] = _Memory(node.name, array, node.axes, local)
                 case Load():
                     values[node.name] = item = self.load(node, self.memory_of(values, node.memory), scope)
                     frame.made(number, node, self.bytes({node.name: item}, scope))
@@ -245,10 +244,10 @@ class _Interpreter(Generic[V]):
                 own = step.base if unit else slice(step.base, None)
                 return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
             case Literal(_, value, dtype):
-                return _Item(domain.constant(value, dtype), (), dtype)
+                return _Item(domain.full((), value, dtype), (), dtype)
             case Extent(_, space, dtype, axis):
                 size = space.size(self.sizes) if axis is None else scope[axis].valid
-                return _Item(domain.constant(size, dtype), (), dtype)
+                return _Item(domain.full((), size, dtype), (), dtype)
             case Fill():
                 item = self.item(values, node.arg)
                 return self.filled(

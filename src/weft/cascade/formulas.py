@@ -92,7 +92,7 @@ def _same(
     domain = FieldDomain(0)
     rng = np.random.default_rng(0)
     values = {i: domain.random((_SAMPLES,), DType.float64, rng) for i in used}
-    args = [values.get(i, domain.constant(0.0, DType.float64)) for i in range(max(used, default=-1) + 1)]
+    args = [values.get(i, domain.full((), 0.0, DType.float64)) for i in range(max(used, default=-1) + 1)]
     left = domain.elementwise(combine(expr, at_both), args, DType.float64)
     right = domain.elementwise(combine(of_data, of_results), args, DType.float64)
     return domain.equal(left, right)

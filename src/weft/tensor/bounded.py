@@ -20,16 +20,14 @@ from weft.tensor.domain import (
     Array,
     Structural,
     contract_arrays,
+    first_of,
     identity,
-    lengthened,
     random_exact,
-    ranking,
-    worst,
     wrapped,
 )
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
-from weft.tensor.program import NOTHING, Monoid, Order
+from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _DIGITS = {DType.float64: 52, DType.float32: 23}
@@ -59,13 +57,12 @@ class Event:
 
     Attributes:
         node: the node that was at work.
-        text: the operation; kind: what it counts as.
+        expr: the operation.
         over, under: in which lanes a result of finite operands was infinite, or of operands that are not 0 was 0.
     """
 
     node: Any
     expr: Scalar | None
-    kind: Kind
     over: Array
     under: Array
 
@@ -142,12 +139,8 @@ class BoundedDomain:
 
     # What computes.
 
-    def constant(self, value: float | int | bool, dtype: DType) -> Array:
-        """Returns a rank 0 array, the same in all lanes."""
-        return self.full((), value, dtype)
-
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
-        """Returns an array of one number."""
+        """Returns an array of one number, the same in all lanes."""
         if isinstance(value, float) and np.isinf(value) and dtype.kind == "int":
             value = dtype.bounds[1 if value > 0 else 0]
         return packed(self._carried(np.full((*shape, 1), value), dtype), wide=dtype is DType.float64)
@@ -229,13 +222,7 @@ class BoundedDomain:
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""
         values, own = _lanes_first(v), _lanes_first(numbers)
-        own = np.broadcast_to(own, values.shape)
-        last = worst(order, values.dtype.kind)
-        values, own = lengthened(values, count, last), lengthened(own, count, NOTHING)
-        keys = values.astype(np.int64) if values.dtype == np.bool_ else values
-        first, missing = ranking(keys, np.isnan(values), own, count, order)
-        found = np.where(missing, last, np.take_along_axis(values, first, -1))
-        places = np.take_along_axis(own, first, -1)
+        found, places = first_of(values, np.broadcast_to(own, values.shape), count, order)
         return packed(np.moveaxis(found, 0, -1), wide=_is_wide(v)), packed(np.moveaxis(places, 0, -1))
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
@@ -322,7 +309,7 @@ class BoundedDomain:
         event = self.events.get(key)
         if event is None:
             none = np.zeros(len(self.lanes), np.bool_)
-            event = self.events[key] = Event(self.node, expr, kind_of(expr), none, none)
+            event = self.events[key] = Event(self.node, expr, none, none)
         event.over = event.over | over.any(axis=lanes)
         event.under = event.under | under.any(axis=lanes)
 

@@ -60,15 +60,11 @@ class DegreeDomain:
         shape = np.shape(fn(*(np.broadcast_to(_DATA, self.shape(v)) for v in values)))
         return replace(self._either(values), shape=tuple(shape))
 
-    def constant(self, value: float | int | bool, dtype: DType) -> DegreeValue:
-        """Returns a number."""
-        return self.full((), value, dtype)
-
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> DegreeValue:
         """Repeats a number."""
         if dtype.is_float:
             return _number(float(value), tuple(shape))
-        return ExactValue(np.broadcast_to(_NUMBERS.constant(value, dtype), tuple(shape)))
+        return ExactValue(np.broadcast_to(_NUMBERS.full((), value, dtype), tuple(shape)))
 
     def iota(self, size: int, dtype: DType) -> DegreeValue:
         """Counts from 0 to `size` - 1, exactly."""

@@ -36,10 +36,6 @@ class Domain(Protocol[V]):
         """
         ...
 
-    def constant(self, value: float | int | bool, dtype: DType) -> V:
-        """Returns a number, rank 0."""
-        ...
-
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> V:
         """Returns an array that is `value` everywhere."""
         ...
@@ -166,6 +162,16 @@ def ranking(keys: Array, nan: Array, numbers: Array, count: int, order: Order) -
         keys = -keys if keys.dtype.kind == "f" else ~keys
     first = np.lexsort((numbers, keys, nan != order.nan_first, ~there), axis=-1)[..., :count]
     return first, ~np.take_along_axis(there, first, -1)
+
+
+def first_of(values: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
+    """Returns the `count` elements that come first along the last dimension, and their numbers; False is less than True."""
+    last = worst(order, values.dtype.kind)
+    values, numbers = lengthened(values, count, last), lengthened(numbers, count, NOTHING)
+    keys = values.astype(np.int64) if values.dtype == np.bool_ else values
+    first, missing = ranking(keys, np.isnan(values), numbers, count, order)
+    found = np.where(missing, last, np.take_along_axis(values, first, -1))
+    return found, np.take_along_axis(numbers, first, -1)
 
 
 def lengthened(array: Array, count: int, value: float | int | bool) -> Array:

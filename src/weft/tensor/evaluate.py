@@ -228,9 +228,9 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
 def _source(node: Constant | Extent | Iota, sizes: Mapping[str, int], domain: Domain[V]) -> V:
     match node:
         case Constant():
-            return domain.constant(node.value, node.dtype)
+            return domain.full((), node.value, node.dtype)
         case Extent():
-            return domain.constant(_size(node.space, sizes, node.name), node.dtype)
+            return domain.full((), _size(node.space, sizes, node.name), node.dtype)
         case Iota():
             return domain.iota(_size(node.axes[0].space, sizes, node.name), node.dtype)
         case _:

@@ -112,19 +112,15 @@ class FieldDomain:
             return ExactValue(np.asarray(fn(*exact)))
         return structural(fn, *(self._elements(v) for v in values))
 
-    def constant(self, value: float | int | bool, dtype: DType) -> FieldElements:
-        """Returns exactly the dyadic rational that a float is."""
-        return self.full((), value, dtype)
-
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> FieldElements:
-        """Repeats `constant`."""
+        """Repeats a number: exactly the dyadic rational that a float is."""
         # 0 and -0, and 1 and True, are one key, but not one value.
         key = tuple(shape), str(value), dtype
         if key not in self._full:
             if dtype.is_float:
                 one: FieldElements = self._arithmetic.literal(float(value))
             else:
-                one = ExactValue(_NUMBERS.constant(value, dtype))
+                one = ExactValue(_NUMBERS.full((), value, dtype))
             self._full[key] = self.lift(broadcast(tuple(shape)), one) if shape else one
         return self._full[key]
 

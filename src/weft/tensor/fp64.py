@@ -13,15 +13,13 @@ from weft.tensor.domain import (
     Array,
     Structural,
     contract_arrays,
+    first_of,
     identity,
-    lengthened,
     random_exact,
-    ranking,
-    worst,
     wrapped,
 )
 from weft.tensor.dtypes import DType
-from weft.tensor.program import NOTHING, Monoid, Order
+from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _REDUCE = {
@@ -76,10 +74,6 @@ class Fp64Domain:
     def lift(self, fn: Structural, *values: Array) -> Array:
         """Applies `fn` to the arrays themselves."""
         return np.asarray(fn(*values))
-
-    def constant(self, value: float | int | bool, dtype: DType) -> Array:
-        """Returns a rank 0 array."""
-        return self.full((), value, dtype)
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
         """Returns an array of one number."""
@@ -147,12 +141,7 @@ class Fp64Domain:
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""
-        last = worst(order, v.dtype.kind)
-        v, numbers = lengthened(v, count, last), lengthened(numbers, count, NOTHING)
-        keys = v.astype(np.int64) if v.dtype == np.bool_ else v
-        first, missing = ranking(keys, np.isnan(v), numbers, count, order)
-        values = np.where(missing, last, np.take_along_axis(v, first, -1))
-        return values, np.take_along_axis(numbers, first, -1)
+        return first_of(v, numbers, count, order)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Rounds to a semantic float type; integers truncate towards 0 and wrap; bool is `!= 0`."""

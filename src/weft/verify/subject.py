@@ -88,7 +88,7 @@ def field_for(
     domain = FieldDomain(seed, moduli, arbitrary=arbitrary)
     for program in programs:
         for number in literals(program):
-            domain.constant(float(number), DType.float64)
+            domain.full((), float(number), DType.float64)
     return domain
 
 

@@ -94,7 +94,7 @@ class Folding(Generic[V]):
                 mine, theirs, out = labels
                 return domain.contract(left, mine, right, theirs, out), node.dims
             case Extent(_, _, dtype, axis) if axis is not None:
-                return domain.constant(sizes[axis], dtype), ()
+                return domain.full((), sizes[axis], dtype), ()
             case _:
                 raise AssertionError(f"a fold has no {type(node).__name__}")
 

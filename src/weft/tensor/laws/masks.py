@@ -209,7 +209,7 @@ def _value(op: str, values: Sequence[float]) -> Lit | None:
         return found
     domain = FieldDomain(seed=0)
     exact = domain.elementwise(Apply(op, tuple(map(Lit, values))), (), DType.float64)
-    return found if domain.equal(exact, domain.constant(found.value, DType.float64)) else None
+    return found if domain.equal(exact, domain.full((), found.value, DType.float64)) else None
 
 
 def _converted(literal: Lit, dtype: DType) -> Lit | None:
