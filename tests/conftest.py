@@ -136,4 +136,4 @@ def _fresh_state() -> Iterator[None]:
         if module in sys.modules:
             getattr(sys.modules[module], said).clear()
     if "weft.api.backend" in sys.modules:
-        sys.modules["weft.api.backend"].forget()
+        sys.modules["weft.api.backend"]._known.clear()

@@ -24,7 +24,7 @@ from weft.plan.execute import runner
 def _in_use(monkeypatch):
     """Settings as users have them: the rest of the suite has defects raised."""
     monkeypatch.setenv("WEFT_DEFECTS", "warn")
-    net.forget()
+    net._said.clear()
 
 
 def work(x, w):
@@ -211,7 +211,7 @@ def test_a_call_that_gives_another_type_than_tracing_says():
 
 
 def test_a_comparison_with_other_graphs_that_fails_is_reported(monkeypatch):
-    general.forget()
+    general._known.clear()
     fast = weft.compile(lambda x: torch.softmax(x, -1) + x.sum(0), measure="never")
     with torch.no_grad():
         for length in (5, 9):

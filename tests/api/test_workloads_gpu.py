@@ -10,10 +10,11 @@ import torch
 from torch.nn import functional
 
 import weft
+from testkit.plan.gpu_rows import small
 from testkit.walk import share
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu.row import tensors
-from weft.lab.workloads.gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts, small
+from weft.lab.workloads.gpu import ROWS, mixture, repeated_attention, scaled_linear, scaled_linear_in_parts
 from weft.verify.judge import reference
 
 BY_NAME = {row.name: row for row in ROWS}

@@ -81,9 +81,6 @@ forall m in range(M):
 def test_the_last_listing_of_the_paper():
     check(swiglu())
     assert listing(swiglu()) == STEP_26
-    numbered = listing(swiglu(), numbered=True).splitlines()
-    assert numbered[0] == " 1 forall m in range(M):"
-    assert numbered[-1] == "19     store(t14,O[m,n])"
 
 
 def test_an_unfused_program_has_a_buffer_for_each_operation():

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import weft
-from testkit.pipeline.replays import differing, planned
+from testkit.pipeline.replays import differing, planned, rebuilt
 from testkit.walk import WALK_ALL
-from weft.pipeline import PASSES, rebuilt
+from weft.pipeline import PASSES
 from weft.plan import Plan
 from weft.plan.targets.packed import packed, unpacked
 from weft.tensor.passes import Bears, Conditioning

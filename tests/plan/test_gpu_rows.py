@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import weft
+from testkit.plan.gpu_rows import small
 from testkit.plan.gpu_targets import TARGETS, Compiled, cases, compiled
 from testkit.plan.interpreted import interpreted
 from testkit.walk import WALK_ALL, share
 from weft.cost import gpu
 from weft.errors import TargetError
-from weft.lab.workloads.gpu import ROWS, small
+from weft.lab.workloads.gpu import ROWS
 from weft.run.gpu import Assembled
 from weft.target import Target
 

@@ -83,7 +83,7 @@ def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
 
 
 def test_the_user_hears_of_it_once_with_a_file_that_shows_it(monkeypatch, tmp_path):
-    net.forget()
+    net._said.clear()
     replaced(monkeypatch, "s[i] * s5;", "s[i];")
     x = torch.randn(5, 70)
     program, heard = optimized(softmax, x, cache_dir=tmp_path)

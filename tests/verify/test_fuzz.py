@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -28,14 +29,20 @@ from weft.tensor.scalar import Apply, Arg, Scalar
 from weft.tensor.wellformed import well_formed
 
 
+def _named(tally, what):
+    """Returns the counts that begin with `what: `, by the rest of their names."""
+    start = f"{what}: "
+    return Counter({name.removeprefix(start): n for name, n in tally.counts.items() if name.startswith(start)})
+
+
 def test_random_programs_pass_and_every_rule_fires():
     tally = campaign(range(60))
     assert not tally.failures, str(tally.failures[0])
     assert tally.seeds == 60
-    assert tally.counts["snapshots"] > tally.seeds - tally.named("refused").total()
+    assert tally.counts["snapshots"] > tally.seeds - _named(tally, "refused").total()
     assert tally.counts["schedules"] > 80
     rules = (*PRIORITY, *EXTENSION)
-    fired = set(tally.named("rule"))
+    fired = set(_named(tally, "rule"))
     assert {rule.name for rule in rules if rule.number is not None} <= fired, (
         "random programs hold what the paper's rules match"
     )
@@ -132,13 +139,13 @@ def test_planted_defects_are_found(monkeypatch, defect):
 def test_each_application_of_a_rule_is_checked_and_none_raises_a_false_alarm():
     tally = fuzz_rules.campaign(900 if WALK_ALL else 40, seed=37)
     assert not tally.failures, str(tally.failures[0])
-    assert tally.counts["applications"] == tally.named(fuzz_rules.APPLIED).total() >= 40
+    assert tally.counts["applications"] == _named(tally, fuzz_rules.APPLIED).total() >= 40
     assert {
         "split_elementwise",
         "schedule",
         "fuse_consecutive_maps",
         "fuse_map_with_reduction",
-    } <= set(tally.named(fuzz_rules.APPLIED))
+    } <= set(_named(tally, fuzz_rules.APPLIED))
     assert "applications" in [*tally.table().columns[0].cells]
 
 
@@ -197,7 +204,7 @@ def test_what_is_refused_is_counted_not_a_failure(monkeypatch):
     monkeypatch.setattr(fuzz, "lower", refuse)
     tally = campaign(range(2))
     assert not tally.failures
-    assert tally.named("refused") == {"lower: the contraction .. has no axis": 2}
+    assert _named(tally, "refused") == {"lower: the contraction .. has no axis": 2}
 
 
 def test_a_failing_program_becomes_small():

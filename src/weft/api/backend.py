@@ -62,12 +62,6 @@ def remember(captured: Captured, made: Plan, run: Runner) -> None:
             _known.append(General(outline, _settings(), weakref.ref(run), len(made.kernels)))
 
 
-def forget() -> None:
-    """Forgets all graphs."""
-    with _lock:
-        _known.clear()
-
-
 def served(captured: Captured) -> tuple[Runner, tuple[ArgumentPlace, ...], int] | None:
     """Finds what runs a graph with a size of 1 or 0, how to call it, and how many kernels it has; None where nothing known does."""
     outline = _outline(captured)

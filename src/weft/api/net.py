@@ -175,8 +175,3 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
         return results
 
     return call
-
-
-def forget() -> None:
-    """Forgets which causes were said, so that every one is said anew."""
-    _said.clear()

@@ -55,18 +55,14 @@ from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply
 
 
-def listing(program: BlockProgram, *, numbered: bool = False) -> str:
-    """Prints `program` as a listing; `numbered` puts a number in front of each line.
+def listing(program: BlockProgram) -> str:
+    """Prints `program` as a listing.
 
     Temporaries, intermediates and loop variables are named in the order of the text, which so
     depends on the structure of the program and on the names of its inputs and spaces alone. It does
     not check the program.
     """
-    lines = _Printer(program).lines
-    if not numbered:
-        return "\n".join(lines)
-    width = len(str(len(lines)))
-    return "\n".join(f"{i:{width}} {line}" for i, line in enumerate(lines, 1))
+    return "\n".join(_Printer(program).lines)
 
 
 class _Printer:

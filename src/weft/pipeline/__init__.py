@@ -26,7 +26,7 @@ from weft.pipeline.order import (
     fuse,
     normalize,
 )
-from weft.pipeline.trace import rebuilt, replayed
+from weft.pipeline.trace import replayed
 
 __all__ = [
     "AFTER_FUSION",
@@ -49,7 +49,6 @@ __all__ = [
     "cancel_shifts",
     "fuse",
     "normalize",
-    "rebuilt",
     "replayed",
     "snapshots",
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft.block.copies import canonical
-from weft.block.program import BlockProgram
 from weft.pipeline.order import PASSES
 from weft.tensor.laws import part
 from weft.tensor.passes import Change, Step
@@ -24,13 +22,3 @@ def replayed(program: Any, steps: Iterable[Step]) -> Iterator[Change[Any]]:
             program = whole
         before, program = program, PASSES[step.rule].again(program, step)
         yield Change(step.rule, step.place, step.arguments, before=before, after=program)
-
-
-def rebuilt(program: Any, steps: Iterable[Step]) -> list[BlockProgram]:
-    """Apply `steps` again, and return the block programs that they end in, one for each region, in canonical names."""
-    ends: list[Any] = []
-    for change in replayed(program, steps):
-        if not ends or change.rule == part.name:
-            ends.append(None)
-        ends[-1] = change.after
-    return [canonical(each) for each in ends if isinstance(each, BlockProgram)]

@@ -192,15 +192,6 @@ class CacheFolder:
         _demand_key(key)
         return on_disk.remove_entry(self.path, key)
 
-    def clear(self) -> int:
-        """Removes every entry of the persistent folder, nothing else in it; how many there were.
-
-        A process that has loaded a kernel keeps it.
-        """
-        removed = sum(self.remove(folder.name) for folder in list(on_disk.entry_folders(self.path)))
-        on_disk.forget_sweep(self.path)
-        return removed
-
     def sweep(self) -> int:
         """Removes what killed writers left, an hour old or older; how many files and folders."""
         return on_disk.sweep(self.path)

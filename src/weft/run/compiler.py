@@ -36,11 +36,6 @@ class Compiler:
 
     command: tuple[str, ...]
 
-    @property
-    def path(self) -> Path:
-        """The program that is run."""
-        return Path(self.command[0])
-
     def __str__(self) -> str:
         return shlex.join(self.command)
 

@@ -111,12 +111,6 @@ def remove_entry(root: Path, key: str) -> bool:
     return not folder.exists()
 
 
-def forget_sweep(root: Path) -> None:
-    """Removes the note of when `sweep_daily` was here."""
-    with suppress(OSError):
-        (root / _SWEPT).unlink()
-
-
 @contextmanager
 def alone(root: Path, key: str, seconds: float = WAIT_SECONDS) -> Generator[None]:
     """Keeps other processes and threads that ask here for `key` waiting while this lasts; for speed alone, nothing relies on it.

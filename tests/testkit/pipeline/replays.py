@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -19,15 +19,18 @@ from unittest import mock
 import torch
 
 import weft
+from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
-from weft.pipeline import rebuilt
+from weft.pipeline import replayed
 from weft.plan import Plan
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute import plan as executable
 from weft.plan.execute import regions
 from weft.plan.targets.candidates import Selection
+from weft.tensor.laws import part
+from weft.tensor.passes import Step
 
 
 class _PlannedError(BaseException):
@@ -47,6 +50,16 @@ def planned(target: str, only: Sequence[str] = ()) -> Iterator[tuple[str, Plan]]
                     weft.optimize(function, inputs, target=target, cache_dir=folder, judge="off")
             for plan in plans:
                 yield f"{example.title}, {str(dtype).removeprefix('torch.')}", plan
+
+
+def rebuilt(program: Any, steps: Iterable[Step]) -> list[BlockProgram]:
+    """Apply `steps` again, and return the block programs that they end in, one for each region, in canonical names."""
+    ends: list[Any] = []
+    for change in replayed(program, steps):
+        if not ends or change.rule == part.name:
+            ends.append(None)
+        ends[-1] = change.after
+    return [canonical(each) for each in ends if isinstance(each, BlockProgram)]
 
 
 @contextmanager

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 import weft
 from weft.lab.gpu.row import tensors
 from weft.lab.measure import settle
-from weft.lab.workloads.gpu import ROWS, small
+from weft.lab.workloads.gpu import ROWS, Workload
 from weft.verify.judge import judge, reference
+
+
+def small(
+    row: Workload, number: int = 0, device: torch.device | str = "cpu"
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns the function of `row`, and operands at its small sizes."""
+    return row.fn, row.inputs(row.example.quick, number, device)
 
 
 def main(names: list[str]) -> None:

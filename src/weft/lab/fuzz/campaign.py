@@ -74,11 +74,6 @@ class Tally:
         if outcome.stage is not None:
             (self.pytorch if outcome.stage == PYTORCH else self.failures).append(outcome)
 
-    def named(self, what: str) -> Counter[str]:
-        """Return the counts that begin with `what: `, by the rest of their names."""
-        start = f"{what}: "
-        return Counter({name.removeprefix(start): n for name, n in self.counts.items() if name.startswith(start)})
-
     def table(self) -> Table:
         """Make a table of all of it, for printing: plain counts first, then those of a kind, the most frequent first."""
         table = Table("", "count", title=self.title)

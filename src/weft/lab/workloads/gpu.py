@@ -103,11 +103,6 @@ class Workload:
         return tensor[tuple(slice(kept) for kept in self.judged)]
 
 
-def small(row: Workload, number: int = 0, device: torch.device | str = "cpu") -> tuple[_Function, tuple[Any, ...]]:
-    """Returns the function of `row`, and operands at its small sizes."""
-    return row.fn, row.inputs(row.example.quick, number, device)
-
-
 # Functions that the benchmark on a CPU does not have.
 
 

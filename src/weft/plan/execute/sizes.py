@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from weft.capture import RuntimeNumber
 from weft.errors import UnsupportedError
@@ -22,13 +19,6 @@ class SizeSource:
     dim: int
     rules: tuple[Derived, ...] = ()
     number: RuntimeNumber | None = None
-
-    def size(self, values: Mapping[str, torch.Tensor], arguments: Sequence[Any] = ()) -> int:
-        """Reads the size, where `values` are the tensors of the plan's values, one dimension per axis; `arguments`: the graph's."""
-        size = values[self.value].shape[self.dim] if self.number is None else int(self.number.value(arguments))
-        for rule in self.rules:
-            size = rule.size(size)
-        return size
 
 
 def found(
