@@ -179,7 +179,7 @@ class _Poisoned(TorchDispatchMode):
                 left = (
                     left | _leaves_by_accident(func, args, kwargs, tensor) | (mask & _leaves_inside(name, args, tensor))
                 )
-            if bool(left.any()) and not _repeats(tensor):
+            if bool(left.any()) and not repeats(tensor):
                 tensor.masked_fill_(left, self.poison)  # one that repeats elements is a view of what was here before
         return made
 
@@ -195,10 +195,10 @@ class OfCopies(TorchDispatchMode):
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous() if _repeats(tensor) else tensor
+    return tensor.contiguous() if repeats(tensor) else tensor
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
+def repeats(tensor: torch.Tensor) -> bool:
     """Tells whether elements lie in one place, along a dimension."""
     return any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
-from weft.lab.fuzz.accidents import OF_TYPE, floating
+from weft.lab.fuzz.accidents import OF_TYPE, floating, repeats
 from weft.lab.fuzz.function_values import generator
 
 UNITS = {torch.float64: 2.0**-52, torch.float32: 2.0**-24, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-24}
@@ -81,7 +81,7 @@ class _Moved(TorchDispatchMode):
         if any(r.alias_info is not None and not r.alias_info.is_write for r in returned):
             return made  # views
         for place, (tensor, dtype) in enumerate(zip(found, dtypes, strict=True)):
-            if dtype in UNITS and tensor.dtype is torch.float64 and not _repeats(tensor):
+            if dtype in UNITS and tensor.dtype is torch.float64 and not repeats(tensor):
                 exact = tensor == tensor.round()
                 if not any(word in name for word in _ADDS):
                     exact |= torch.isin(tensor.abs(), before)
@@ -97,8 +97,3 @@ class _Moved(TorchDispatchMode):
         bits = tensor.contiguous().view(torch.int64)
         mixed = (bits ^ (bits >> 29)) * (0x9E3779B9 + 2 * (self.number + 7 * self.at))
         return ((mixed >> 40) % 2 * 2 - 1).double()
-
-
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Tells whether elements lie in one place, along a dimension."""
-    return any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -306,7 +306,7 @@ def tables(found: Sequence[RowResult]) -> tuple[Table, Table]:
         floor = "-" if math.isnan(each.floor_ms) else _three(each.floor_ms)
         peers = [f"{_us(each, name)}{'*' if name == each.peer else ''}" for name in names]
         right = Text("yes", "green") if each.right else Text("NO", "bold red")
-        figures = (floor, _us(each, OWN), *peers, _ratio(each.ratio), _ratio(each.over_floor))
+        figures = (floor, _us(each, OWN), *peers, _figure(each.ratio), _figure(each.over_floor))
         rows.add_row(each.row, *figures, right, each.runs)
     return rows, table({each.row: each.ratio for each in found if each.right and each.peer})
 
@@ -328,10 +328,6 @@ def _three(milliseconds: float) -> str:
 
 def _us(found: RowResult, name: str) -> str:
     return _three(found.times[name].median_ms) if name in found.times else ("failed" if name in found.failed else "-")
-
-
-def _ratio(number: float) -> str:
-    return "-" if math.isnan(number) else f"{number:.2f}"
 
 
 def _say(console: Console, text: str) -> None:

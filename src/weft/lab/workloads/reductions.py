@@ -75,7 +75,8 @@ def _image(sizes: Sizes) -> tuple[OperandSpec, ...]:
     return (OperandSpec(sizes, about=0.5),)
 
 
-def _pair(sizes: Sizes) -> tuple[OperandSpec, ...]:
+def two_matrices(sizes: Sizes) -> tuple[OperandSpec, ...]:
+    """Describes rows, and others of the same sizes."""
     return OperandSpec(sizes), OperandSpec(sizes)
 
 
@@ -109,7 +110,7 @@ EXAMPLES: tuple[tuple[ExampleFunction, Sizes], ...] = (
     (_example("softmax-channels", softmax_of_channels, _image, (8, 21, 512, 512), (2, 5, 3, 6)), (2,)),
     (_example("softmax-down", softmax_down, _image, (65536, 512), (37, 6)), ()),
     (_example("moments-all", moments_of_all, _image, (8192, 8192), (9, 13)), ()),
-    (_example("mean-square", mean_square, _pair, (64, 3, 512, 512), (3, 3, 4, 5)), ()),
+    (_example("mean-square", mean_square, two_matrices, (64, 3, 512, 512), (3, 3, 4, 5)), ()),
     (_example("maxima", maxima, _image, _PIXELS, (2, 3, 4, 5), _BF16), (2,)),
 )
 """Each with how many of the leading dimensions' elements are judged; empty: all."""
@@ -242,11 +243,6 @@ def top_gaps(x: torch.Tensor) -> tuple[None, IndexGap]:
 def matrix(sizes: Sizes) -> tuple[OperandSpec, ...]:
     """Describes rows."""
     return (OperandSpec(sizes),)
-
-
-def two_matrices(sizes: Sizes) -> tuple[OperandSpec, ...]:
-    """Describes rows, and others of the same sizes."""
-    return OperandSpec(sizes), OperandSpec(sizes)
 
 
 def weighted(sizes: Sizes) -> tuple[OperandSpec, ...]:
