@@ -171,7 +171,7 @@ def test_the_log_of_a_failing_test_has_warnings_but_no_traces(caplog: pytest.Log
 
 
 # Emitters mirror each other, and so do a node of a tensor program and of a block program.
-NAMED_TWICE = {"Body", "Bounds", "Constant", "Extent", "Frame", "Json", "Scope", "Text", "Unit", "Value", "Writer"}
+NAMED_TWICE = {"Body", "Bounds", "Constant", "Extent", "Frame", "Json", "Scope", "Text", "Value", "Writer"}
 
 
 def test_a_word_names_one_class() -> None:

@@ -15,7 +15,7 @@ from testkit.emit.harness import compiled, dims_of, units
 from testkit.schedules import fused
 from weft.block.program import BlockProgram, Dot, Graph, Map
 from weft.block.walk import maps
-from weft.emit.cpp import INCLUDE_DIR, emit, emit_many, list_dims, size_names
+from weft.emit.cpp import INCLUDE_DIR, emit, list_dims, size_names
 from weft.errors import InvalidProgramError, Location
 from weft.run.build import KernelSource, build
 from weft.run.cache import CacheFolder
@@ -47,7 +47,7 @@ def placed(
 
 
 def text_of(program: BlockProgram) -> str:
-    return emit_many(units(program, "kernel"))
+    return "\n".join(unit.text() for unit in units(program, "kernel"))
 
 
 def count(pattern: str, text: str) -> int:
@@ -114,7 +114,7 @@ def test_a_dimension_of_size_one_has_a_stride_that_is_not_read() -> None:
     (unit,) = units(program, "kernel")
     rows, columns = unit.dims["out"]
     dims = {**unit.dims, "b": (None, *unit.dims["b"]), "out": (rows, None, columns)}
-    text = emit_many([replace(unit, dims=dims)])
+    text = replace(unit, dims=dims).text()
     assert "b_s1 = words[12]" in text
     assert "words[11]" not in text
     assert "threads = (int)words[13]" in text

@@ -287,14 +287,12 @@ def integral(expr: Scalar, dtype: DType, *, wraps: bool) -> Scalar:
         UnsupportedError: for such a number otherwise; PyTorch says what is wrong with it.
     """
     match expr:
-        case Arg():
+        case Arg() | Convert():
             return expr
         case Lit():
             return _whole(expr, dtype, wraps=wraps)
         case Apply(op, args):
             return Apply(op, tuple(integral(a, dtype, wraps=wraps) for a in args))
-        case Convert(other, inner):
-            return Convert(other, inner)
         case _:
             assert_never(expr)
 

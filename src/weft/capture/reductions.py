@@ -112,29 +112,27 @@ def _wide(b: Builder, a: Arguments, name: str) -> Ref:
     return b.cast(a.ref(name), dtype.accumulator, None, a.location)
 
 
-def _shifted(b: Builder, a: Arguments) -> tuple[Ref, Ref, int]:
-    """Computes x - max(x), the sum of its exponentials, and the dimension."""
+def _shifted(b: Builder, a: Arguments) -> tuple[Ref, Ref, Ref]:
+    """Computes x - max(x), its exponential, and the sum of that."""
     if not a.dtype.is_float:
         raise UnsupportedError("weft computes it only for floating-point numbers")
     x, dim = _wide(b, a, "self"), a.integer("dim")
     if not x.dims:
         raise UnsupportedError("its operand has no dimensions")
     top = b.reduce(Monoid.max, x, [dim], True, None, a.location)
-    return b.elementwise(apply("sub", Arg(0), Arg(1)), (x, top), None, a.location), x, dim
+    shifted = b.elementwise(apply("sub", Arg(0), Arg(1)), (x, top), None, a.location)
+    weight = b.elementwise(apply("exp", Arg(0)), (shifted,), None, a.location)
+    return shifted, weight, b.reduce(Monoid.sum, weight, [dim], True, None, a.location)
 
 
 def _softmax(b: Builder, a: Arguments) -> Ref:
-    shifted, _, dim = _shifted(b, a)
-    weight = b.elementwise(apply("exp", Arg(0)), (shifted,), None, a.location)
-    total = b.reduce(Monoid.sum, weight, [dim], True, None, a.location)
+    _, weight, total = _shifted(b, a)
     made = b.elementwise(apply("div", Arg(0), Arg(1)), (weight, total), None, a.location)
     return b.cast(made, a.dtype, None, a.location)
 
 
 def _log_softmax(b: Builder, a: Arguments) -> Ref:
-    shifted, _, dim = _shifted(b, a)
-    weight = b.elementwise(apply("exp", Arg(0)), (shifted,), None, a.location)
-    total = b.reduce(Monoid.sum, weight, [dim], True, None, a.location)
+    shifted, _, total = _shifted(b, a)
     expr = apply("sub", Arg(0), apply("log", Arg(1)))
     made = b.elementwise(expr, (shifted, total), None, a.location)
     return b.cast(made, a.dtype, None, a.location)

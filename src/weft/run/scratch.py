@@ -56,7 +56,7 @@ def _bases() -> list[Path]:
 def compile_folder() -> Generator[Path]:
     """Makes a folder (mode 0700) for one run of the compiler, removed afterwards. Raises OSError."""
     base = scratch_base()
-    _sweep_once(base)
+    sweep(base)
     with tempfile.TemporaryDirectory(prefix=_COMPILE, dir=base, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -74,7 +74,7 @@ def private_folder() -> Path:
             folder = Path(tempfile.mkdtemp(prefix=f"{_PRIVATE}{os.getpid()}-", dir=base))
             _private[os.getpid()] = folder
             atexit.register(_remove, folder, os.getpid())
-            _sweep_once(base)
+            sweep(base)
         return folder
 
 
@@ -84,17 +84,12 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 @functools.cache
-def _sweep_once(base: Path) -> None:
-    sweep(base)
-
-
-def sweep(base: Path) -> int:
-    """Removes folders in `base` of this user's that killed processes left; how many.
+def sweep(base: Path) -> None:
+    """Removes folders in `base` of this user's that killed processes left; once in this process.
 
     A private folder goes when there is no process of its number, and not before it is as old as a compiler's has to be: on a
     machine where processes are numbered anew in each container, a folder of another container may lie here.
     """
-    removed = 0
     for path in _children(base):
         match = _LEFT.fullmatch(path.name)
         if match is None or not _is_stale(path):
@@ -102,8 +97,6 @@ def sweep(base: Path) -> int:
         if match["pid"] is not None and _lives(int(match["pid"])):
             continue
         shutil.rmtree(path, ignore_errors=True)
-        removed += not path.exists()
-    return removed
 
 
 def _children(base: Path) -> list[Path]:

@@ -15,10 +15,11 @@ from testkit import numpy_target
 from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType
 from weft.block.scope import Scope
-from weft.emit.cpp import INCLUDE_DIR, Unit, emit_many, list_dims, size_names
+from weft.emit.calls import Dims
+from weft.emit.cpp import INCLUDE_DIR, emit, list_dims, size_names
 from weft.run import compiler
 from weft.run.compiler import compile_shared_library
-from weft.schedule import kernels
+from weft.schedule import KernelNodes, kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -37,6 +38,20 @@ def dims_of(program: BlockProgram) -> dict[str, tuple[Axis | None, ...]]:
     found.update({n: kind.lists for n, kind in program.inputs})
     found.update(zip(program.graph.outputs, program.output_axes, strict=True))
     return found
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One launch of a program, and what its function is to be called."""
+
+    program: BlockProgram
+    kernel: KernelNodes
+    name: str
+    dims: Dims
+
+    def text(self) -> str:
+        """Its translation unit."""
+        return emit(self.program, self.kernel, self.name, self.dims)
 
 
 def units(program: BlockProgram, name: str) -> list[Unit]:
@@ -83,7 +98,7 @@ def compiled(
     made = [units(p, f"f{i}") for i, p in enumerate(programs)]
     if target == "numpy":
         return [Compiled(p, us, [_printed(u) for u in us]) for p, us in zip(programs, made, strict=True)]
-    text = emit_many([u for us in made for u in us])
+    text = "\n".join(u.text() for us in made for u in us)
     path = folder / "kernels.so"
     (folder / "kernels.cpp").write_text(text)
     with mock.patch.object(compiler, "LEVEL", "-Og" if quickly else compiler.LEVEL):

@@ -5,8 +5,8 @@ with one function that keeps to the C interface of `weft.run.launch`. Loops beco
 a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop nest per item, matmuls calls of the prelude.
 """
 
-from weft.emit.cpp.kernel import Unit, emit, emit_many, list_dims, size_names
+from weft.emit.cpp.kernel import emit, list_dims, size_names
 from weft.emit.cpp.legality import demand_legal
 from weft.emit.cpp.text import INCLUDE_DIR
 
-__all__ = ["INCLUDE_DIR", "Unit", "demand_legal", "emit", "emit_many", "list_dims", "size_names"]
+__all__ = ["INCLUDE_DIR", "demand_legal", "emit", "list_dims", "size_names"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.block.check import infer
 from weft.block.places import Place
@@ -26,16 +25,6 @@ from weft.schedule import KernelNodes
 from weft.tensor.axes import Axis
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What `emit` takes, for `emit_many`."""
-
-    program: BlockProgram
-    kernel: KernelNodes
-    name: str
-    dims: Dims
-
-
 def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> str:
     """Prints the translation unit of one launch.
 
@@ -50,19 +39,13 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
     Raises:
         UnsupportedError: C++ kernels cannot do it (`demand_legal`), or it ranks elements that are not numbered as they lie.
     """
-    return emit_many([Unit(program, kernel, name, dims)])
+    function, ranked = _function(program, kernel, name, dims)
+    headers = ["prelude.h", *(["rank.h"] if ranked else [])]
+    return "\n".join([*(f'#include "{h}"' for h in headers), "", "using weft::i64;", function])
 
 
-def emit_many(units: Sequence[Unit]) -> str:
-    """Prints one translation unit with a function for each of `units`, whose names are distinct."""
-    functions = [_function(u) for u in units]
-    headers = ["prelude.h", *(["rank.h"] if any(ranked for _, ranked in functions) else [])]
-    return "\n".join([*(f'#include "{h}"' for h in headers), "", "using weft::i64;", *(text for text, _ in functions)])
-
-
-def _function(unit: Unit) -> tuple[str, bool]:
-    """Prints one function; returned with whether it ranks anything."""
-    program, kernel = unit.program, unit.kernel
+def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) -> tuple[str, bool]:
+    """Prints the function `own`; returned with whether it ranks anything."""
     demand_legal(program, kernel)
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names, out = Names(RESERVED), Writer(1)
@@ -76,7 +59,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
     values, memories = dict[str, Value](), dict[str, ListMemory]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
-        for place, axis in enumerate(unit.dims[name]):
+        for place, axis in enumerate(dims[name]):
             if axis is not None:
                 strides[axis] = names.make(f"{pointers[name]}_s{place}")
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
@@ -87,7 +70,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
             values[name] = _scalar(pointers[name], types[name])
     places: dict[str, ItemMemory] = {}
     for name in kernel.writes:
-        strides = written_strides(name, types[name], unit.dims[name], frame.size)
+        strides = written_strides(name, types[name], dims[name], frame.size)
         if types[name].buffered:
             memories[name] = _list(pointers[name], types[name], strides)
         else:
@@ -99,7 +82,7 @@ def _function(unit: Unit) -> tuple[str, bool]:
         _grid(frame, out, top, first, places)
     else:
         _serial(frame, out, top, places)
-    text = "\n".join(["", f'extern "C" void {unit.name}(const int64_t* words) {{', *out.lines, "}", ""])
+    text = "\n".join(["", f'extern "C" void {own}(const int64_t* words) {{', *out.lines, "}", ""])
     return text, frame.has_rankings
 
 
@@ -198,4 +181,4 @@ def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places:
     loops.iteration(body, last, {**scope, last.axis: steps[-1]}, given, {})
 
 
-__all__ = ["Dims", "Unit", "emit", "emit_many", "list_dims", "size_names"]
+__all__ = ["Dims", "emit", "list_dims", "size_names"]

@@ -266,7 +266,7 @@ def _measured(timer: WatchedWorker, order: BenchRequest, row: Workload, rates: M
     request = {"what": "measure", "row": row.name, "names": names, "rates": rates, "rounds": order.rounds}
     nothing = blank(row, row.sizes(small=order.small))
     try:
-        answer, _ = timer.without_what_breaks(request, order.limit)
+        answer = timer.without_what_breaks(request, order.limit)
     except LostError as lost:
         return replace(nothing, failed={lost.trying or "all": lost.why})
     return RowResult.read(answer["found"]) if "found" in answer else replace(nothing, failed={"all": answer["error"]})

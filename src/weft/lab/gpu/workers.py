@@ -136,20 +136,18 @@ class WatchedWorker:
             self._worker.close()
             self._worker = None
 
-    def without_what_breaks(
-        self, request: Mapping[str, Any], seconds: float, needed: str = "eager"
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Ask for an answer in which candidates that cost a process are skipped; returned with these and the reason.
+    def without_what_breaks(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Ask for an answer in which candidates that cost a process are skipped; it says which, and the reason.
 
         Raises:
-            LostError: it was not a candidate's doing, or it was that of the one that is `needed`.
+            LostError: it was not a candidate's doing, or it was that of eager, which is needed.
         """
         skip: dict[str, str] = {}
         while True:
             try:
-                return self.ask({**request, "skip": skip}, seconds), skip
+                return self.ask({**request, "skip": skip}, seconds)
             except LostError as lost:
-                if lost.trying in ("", needed, *skip) or lost.trying not in request["names"]:
+                if lost.trying in ("", "eager", *skip) or lost.trying not in request["names"]:
                     raise
                 skip[lost.trying] = lost.why
 

@@ -62,20 +62,12 @@ class _Splitting(Draft):
         axes = tuple(a for a in node.axes if any(a in u.axes for u in uses))
         name = self.fresh(node.name)
         if isinstance(expr, Convert):
-            inner, own = self.part(node, expr.arg)
-            arg = own[0] if inner == Arg(0) and own[0].axes == axes else self.made(node, name, inner, own, expr)
+            _, (arg,) = self.part(node, expr.arg)  # one value: a literal reads nothing
             self.append(Cast(name, axes, expr.dtype, arg, semantic=True, location=node.location))
         else:
             dtype = self.dtype(expr, [self.values[u.value].dtype for u in node.args], node.dtype)
             self.add(replace(node, name=name, axes=axes, dtype=dtype, expr=_over(expr, read), args=tuple(uses)))
         return Arg(0), [Use(name, axes)]
-
-    def made(self, node: Elementwise, name: str, inner: Scalar, own: list[Use], expr: Convert) -> Use:
-        """Make a node of its own for what a cast converts, and return a use of it."""
-        value = self.fresh(name)
-        axes = tuple(a for a in node.axes if any(a in u.axes for u in own))
-        dtype = self.dtype(expr.arg, [self.values[u.value].dtype for u in node.args], node.dtype)
-        return self.append(replace(node, name=value, axes=axes, dtype=dtype, expr=inner, args=tuple(own)))
 
     def whole(self, node: Elementwise, expr: Apply, uses: list[Use]) -> Elementwise:
         """Return `node` with `expr`, whose parts each count their arguments from 0, over `uses`, each once."""
