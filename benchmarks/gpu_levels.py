@@ -44,7 +44,7 @@ from gpu_levels_ways import (
 from weft.api.files import write_json
 from weft.errors import WeftError
 from weft.lab.examples import ExampleFunction, OperandSpec
-from weft.lab.gpu.clock import Clock, CudaClock, Rates, WallClock, rates
+from weft.lab.gpu.clock import Clock, CudaClock, Rates, rates
 from weft.lab.gpu.row import RowResult, Session, measure
 from weft.lab.gpu.worker import setting
 from weft.lab.measure import settle
@@ -277,7 +277,7 @@ def measure_all(arguments: argparse.Namespace, run: Run) -> dict[str, Any]:
         each.refused()
     run.say("all is compiled and proven")  # nothing else runs while times are taken
     settle()
-    clock: Clock = WallClock() if arguments.small else CudaClock()
+    clock: Clock = Clock() if arguments.small else CudaClock()
     rate = rates(clock, small=arguments.small)
     place = asdict(setting(clock.device))
     found: dict[Cell, dict[str, Any]] = dict(have)

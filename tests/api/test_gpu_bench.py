@@ -21,7 +21,7 @@ from weft.lab.gpu import bench as gpu_bench
 from weft.lab.gpu import bench as gpu_targets
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu import worker as gpu_worker
-from weft.lab.gpu.clock import Rates, Replay, WallClock, alternate
+from weft.lab.gpu.clock import Clock, Rates, Replay, alternate
 from weft.lab.gpu.row import RowError, RowResult, Session, measure, warm
 from weft.lab.gpu.workers import BenchWorker, LostError, WatchedWorker, compile_all
 from weft.lab.measure import PeerTiming
@@ -36,7 +36,7 @@ RATES = Rates(1e12, {"bfloat16": 1e14})
 # Timing.
 
 
-class Stated(WallClock):
+class Stated(Clock):
     """Says for each replay what it holds, once it was waited for."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def test_the_floor_is_the_slower_of_bytes_and_products():
 
 def session(name, clock=None, tried=None, **failed):
     row = BY_NAME[name]
-    return Session(row, row.example.quick, clock or WallClock(), ([] if tried is None else tried).append, failed)
+    return Session(row, row.example.quick, clock or Clock(), ([] if tried is None else tried).append, failed)
 
 
 def substitute(monkeypatch, **calls):
@@ -153,7 +153,7 @@ def test_a_wrong_result_is_no_result_and_a_wrong_peer_no_peer(monkeypatch):
     assert "WRONG: error" in gpu_bench.line(found)
 
 
-class Idle(WallClock):
+class Idle(Clock):
     """As a graph that captured nothing: its replays leave results as they are."""
 
     def ready(self, call, inputs):
@@ -163,7 +163,7 @@ class Idle(WallClock):
 @pytest.mark.parametrize("name", ["V3", "R1"])
 def test_a_replay_that_does_nothing_is_seen(monkeypatch, name):
     substitute(monkeypatch)
-    row = session(name, clock=WallClock())
+    row = session(name, clock=Clock())
     true, row.clock = row.clock, Idle()
     ready = row.clock.ready
     row.clock.ready = lambda call, inputs: (ready if call is row.calls["weft"] else true.ready)(call, inputs)
@@ -351,7 +351,7 @@ def test_a_row_says_what_runs(monkeypatch, more, runs):
 
 def test_requests_are_answered_in_lines_of_json(monkeypatch):
     tried: list[str] = []
-    answer = gpu_worker.answer({"what": "setting"}, WallClock(), tried.append, small=True)
+    answer = gpu_worker.answer({"what": "setting"}, Clock(), tried.append, small=True)
     assert answer["rates"]["copy"] > 0
     assert {"bfloat16", "float8_e4m3fn"} == set(answer["rates"]["matrix"])
     assert tried

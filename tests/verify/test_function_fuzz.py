@@ -15,12 +15,13 @@ from weft.cli.main import main
 from weft.lab.fuzz import functions as fuzz_functions
 from weft.lab.fuzz import processes as fuzz_processes
 from weft.lab.fuzz import trial as function_trial
-from weft.lab.fuzz.campaign import Course, Outcome, Tally
+from weft.lab.fuzz.campaign import Course, Tally
 from weft.lab.fuzz.function_rows import ROWS, Exactness
 from weft.lab.fuzz.function_values import LAYOUTS, VALUES
 from weft.lab.fuzz.functions import campaign, reproducer
 from weft.lab.fuzz.processes import Ended, Pool
 from weft.lab.fuzz.random_functions import RandomFunction, Statement, random_function, smaller
+from weft.lab.fuzz.record import Outcome
 from weft.lab.fuzz.trial import tried
 from weft.options import current
 

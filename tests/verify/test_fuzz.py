@@ -19,9 +19,9 @@ from weft.errors import UnsupportedError
 from weft.fuse.rule import Rewrite
 from weft.lab.fuzz import programs as fuzz
 from weft.lab.fuzz import rules as fuzz_rules
-from weft.lab.fuzz.campaign import Outcome
 from weft.lab.fuzz.programs import campaign
 from weft.lab.fuzz.random_programs import minimised, random_program
+from weft.lab.fuzz.record import Outcome
 from weft.pipeline import EXTENSION, PRIORITY
 from weft.schedule import Schedule
 from weft.tensor.program import Elementwise, Extent, TensorProgram

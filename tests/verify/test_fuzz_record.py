@@ -13,8 +13,8 @@ from weft.cli.main import main
 from weft.errors import CommandError
 from weft.lab.fuzz import programs as fuzz
 from weft.lab.fuzz import record as fuzz_record
-from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
-from weft.lab.fuzz.record import record
+from weft.lab.fuzz.campaign import Course, Tally, run
+from weft.lab.fuzz.record import Outcome, record
 
 OF = {"kind": "functions", "seed": 3, "count": 6}
 

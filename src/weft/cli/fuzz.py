@@ -12,7 +12,8 @@ from click.core import ParameterSource
 
 from weft.cli.command import NewFile, console, reporting
 from weft.errors import CommandError
-from weft.lab.fuzz.campaign import Course, Outcome, Tally
+from weft.lab.fuzz.campaign import Course, Tally
+from weft.lab.fuzz.record import Outcome
 
 _COUNT = 200
 _INTERRUPTED = 130

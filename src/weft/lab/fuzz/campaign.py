@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from rich.table import Table
+
+from weft.lab.fuzz.record import Outcome, Record
 
 PYTORCH = "PyTorch"
 """The stage of what is no finding: PyTorch by itself, without weft, ends its process or does not end."""
 _MOST_SEEDS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one seed.
-
-    Attributes:
-        seed: of what was drawn, and of all choices.
-        stage: where it is wrong; None where nothing is, `PYTORCH` where that is none of weft's doing.
-        what: is wrong, in words.
-        text: what was drawn, and the smallest found that fails at the same stage.
-        counts: what the tally adds up.
-        seconds: that it took, without making it smaller.
-        minimal: the smallest itself; not kept in files.
-    """
-
-    seed: int
-    stage: str | None = None
-    what: str = ""
-    text: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    seconds: float = 0.0
-    minimal: Any = field(default=None, compare=False)
-
-    def __str__(self) -> str:
-        return f"seed {self.seed}, {self.stage}: {self.what}\n\n{self.text}"
 
 
 @dataclass
@@ -102,19 +77,6 @@ def _seeds(outcomes: list[Outcome]) -> str:
     return f"{len(outcomes)} (seed {', '.join(shown)}{', ...' if len(outcomes) > len(shown) else ''})"
 
 
-class Keeps(Protocol):
-    """Keeps what was found, see `weft.lab.fuzz.record.Record`."""
-
-    @property
-    def outcomes(self) -> Iterable[Outcome]:
-        """The outcomes that were found before."""
-        ...
-
-    def add(self, outcome: Outcome) -> None:
-        """Keep one more."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a campaign goes.
@@ -126,7 +88,7 @@ class Course:
     """
 
     minutes: float | None = None
-    record: Keeps | None = None
+    record: Record | None = None
     show: Callable[[Outcome], None] | None = None
 
 

@@ -17,9 +17,10 @@ from typing import cast
 
 import torch
 
-from weft.lab.fuzz.campaign import PYTORCH, Course, Outcome, Tally, run
+from weft.lab.fuzz.campaign import PYTORCH, Course, Tally, run
 from weft.lab.fuzz.processes import Answer, Ended, Pool, Say
 from weft.lab.fuzz.random_functions import REFUSALS, RandomFunction, random_function, smaller
+from weft.lab.fuzz.record import Outcome
 from weft.lab.fuzz.trial import tried
 
 SECONDS = 60.0

@@ -27,9 +27,10 @@ from weft.block.lower import lower
 from weft.block.program import BlockProgram
 from weft.errors import ScheduleError, UnsupportedError, WeftError
 from weft.fuse import Fusion
-from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
+from weft.lab.fuzz.campaign import Course, Tally, run
 from weft.lab.fuzz.random_programs import minimised, random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
+from weft.lab.fuzz.record import Outcome
 from weft.options import options
 from weft.pipeline import AFTER_FUSION, RULES_IN_PLANS, fuse
 from weft.plan.choose.region import Example, compile_region

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,8 +19,34 @@ import torch
 from weft import __version__
 from weft.api.files import reading
 from weft.errors import CommandError
-from weft.lab.fuzz.campaign import Outcome
 from weft.lab.measure import commit
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed.
+
+    Attributes:
+        seed: of what was drawn, and of all choices.
+        stage: where it is wrong; None where nothing is, `PYTORCH` where that is none of weft's doing.
+        what: is wrong, in words.
+        text: what was drawn, and the smallest found that fails at the same stage.
+        counts: what the tally adds up.
+        seconds: that it took, without making it smaller.
+        minimal: the smallest itself; not kept in files.
+    """
+
+    seed: int
+    stage: str | None = None
+    what: str = ""
+    text: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    seconds: float = 0.0
+    minimal: Any = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, {self.stage}: {self.what}\n\n{self.text}"
+
 
 _KEPT = [f.name for f in fields(Outcome) if f.name != "minimal"]
 _ARGUMENTS = "arguments"

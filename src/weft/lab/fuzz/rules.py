@@ -16,9 +16,10 @@ from collections.abc import Generator, Iterator, Mapping
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.errors import ScheduleError, UnsupportedError
-from weft.lab.fuzz.campaign import Course, Outcome, Tally, run
+from weft.lab.fuzz.campaign import Course, Tally, run
 from weft.lab.fuzz.programs import ProgramTrial, examined
 from weft.lab.fuzz.random_schedules import fitting_schedule
+from weft.lab.fuzz.record import Outcome
 from weft.pipeline import AFTER_FUSION, DERIVED_LAWS, GRAPH, RULES_IN_PLANS, WRITTEN, fuse
 from weft.plan.partition.laws_check import laws_refuted
 from weft.tensor.laws import centre_at_an_element

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,42 +31,17 @@ class Replay:
     out: Any = None
 
 
-class Clock(Protocol):
-    """Runs calls and says how long they took."""
+class Clock:
+    """Runs calls and says how long they took: here on a CPU, by the time on the wall.
 
-    @property
-    def device(self) -> str:
-        """The device on which operands live."""
-        ...
+    Attributes:
+        device: on which operands live.
+    """
 
-    def ready(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Replay:
-        """Make `call` on `inputs` ready to be repeated."""
-        ...
-
-    def one(self, replay: Replay) -> Callable[[], float]:
-        """Run it once, cold; the seconds that it took can be asked for after `wait`."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until all that was run is done. Raises RuntimeError where the device is beyond use."""
-        ...
-
-    def clear(self) -> None:
-        """Give memory back that nothing uses."""
-        ...
-
-    def wake(self) -> None:
-        """Bring the device to the clock rates that it works at."""
-        ...
-
-
-class WallClock:
-    """Calls on a CPU, by the time on the wall."""
-
-    device = "cpu"
+    device: str = "cpu"
 
     def ready(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Replay:
-        """Make `call` itself ready to be repeated."""
+        """Make `call` on `inputs` ready to be repeated: here itself."""
 
         def run() -> None:
             replay.out = call(*inputs)
@@ -76,24 +51,24 @@ class WallClock:
         return replay
 
     def one(self, replay: Replay) -> Callable[[], float]:
-        """Run it once; nothing is emptied."""
+        """Run it once; the seconds that it took can be asked for after `wait`."""
         start = time.perf_counter()
         replay.run()
         taken = time.perf_counter() - start
         return lambda: taken
 
     def wait(self) -> None:
-        """Do nothing: there is nothing to wait for."""
+        """Wait until all that was run is done. Raises RuntimeError where the device is beyond use."""
 
     def clear(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Give memory back that nothing uses: here there is none."""
 
     def wake(self) -> None:
-        """Do nothing: a CPU needs no such work."""
+        """Bring the device to the clock rates that it works at: a CPU needs no such work."""
 
 
 @dataclass(eq=False)
-class CudaClock:
+class CudaClock(Clock):
     """Calls captured in CUDA graphs, by events around each replay."""
 
     device: str = "cuda"

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from weft.lab.gpu.clock import Clock, CudaClock, Rates, WallClock, rates
+from weft.lab.gpu.clock import Clock, CudaClock, Rates, rates
 from weft.lab.gpu.row import RowError, Session, measure, said, warm
 from weft.lab.measure import MadeBy, first_line, processor, settle
 from weft.lab.workloads.gpu import ROWS
@@ -91,7 +91,7 @@ def main() -> None:
             answers.write(f"{json.dumps(what)}\n")
             answers.flush()
 
-        clock: Clock = CudaClock() if arguments.device == "cuda" else WallClock()
+        clock: Clock = CudaClock() if arguments.device == "cuda" else Clock()
         settle()
         say({"ready": True})
         for line in sys.stdin:

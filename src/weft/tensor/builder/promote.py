@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from weft.tensor.builder.merge import Ref
 from weft.tensor.dtypes import DType
-
-
-class Tensor(Protocol):
-    """What promotion looks at: the element type, and whether there are dimensions."""
-
-    @property
-    def dims(self) -> Sequence[object]:
-        """One entry per dimension, of size 1 or not."""
-        ...
-
-    @property
-    def dtype(self) -> DType:
-        """The element type."""
-        ...
-
 
 Number: TypeAlias = bool | int | float
 
 
-def promote(*operands: Tensor | Number) -> DType:
+def promote(*operands: Ref | Number) -> DType:
     """Returns the type in which eager combines `operands`: tensors, and Python numbers.
 
     Numbers count less than tensors without dimensions, and those less than tensors with: a lower
