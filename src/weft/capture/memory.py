@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch._ops import OpOverload  # no public name
@@ -227,26 +227,18 @@ class Piece:
     """A piece of a graph that PyTorch runs as it stands: a call of something that is no single operation.
 
     Attributes:
-        name: for a user.
+        overloadpacket: its name, for a user: there is no operation.
+        namespace: none, since what it does is not known.
         function: what is called; it changes none of its arguments.
         reason: why it is called as a whole.
         autocast: kinds of devices on which autocast is on there, each with its element type.
     """
 
-    name: str
+    overloadpacket: str
     function: Callable[..., Any]
     reason: str
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
-
-    @property
-    def overloadpacket(self) -> str:
-        """Its name: there is no operation."""
-        return self.name
-
-    @property
-    def namespace(self) -> str:
-        """None: what it does is not known."""
-        return ""
+    namespace: ClassVar[str] = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, and returns what it does."""

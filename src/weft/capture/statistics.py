@@ -23,13 +23,6 @@ def dims_of(tensor: torch.Tensor, dim: int | Sequence[int] | None) -> list[int]:
     return [d % max(tensor.ndim, 1) for d in listed] or list(range(tensor.ndim))
 
 
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    """Converts to the type in which PyTorch carries variances on a CPU, whatever the tensor's is: squares of fp32 are
-    in its range.
-    """
-    return tensor.double()
-
-
 def _variance(
     wide: torch.Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool, *, spare: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -188,5 +181,6 @@ STATISTICS: dict[str, Callable[..., Any]] = {
 }
 """By overload; NotImplemented leaves the call whole."""
 
-IN_DOUBLE: dict[str, Callable[..., Any]] = _variances(_double)
-"""Those that PyTorch carries in float64 on a CPU, for targets that compute in it: as `STATISTICS` has them they overflow."""
+IN_DOUBLE: dict[str, Callable[..., Any]] = _variances(torch.Tensor.double)
+"""Those that PyTorch carries in float64 on a CPU, whatever the tensor's type is, for targets that compute in it: squares of fp32
+are in its range, and overflow as `STATISTICS` has them."""

@@ -237,15 +237,11 @@ class StateWriter:
         there = apply("where", apply("logical_or", apply("isnan", Arg(0)), apply("isinf", Arg(0))), ZERO, ONE)
         return write.point("log", finite_or(Arg(0), ZERO), (log,), narrow), write.point("there", there, (log,), narrow)
 
-    def _count(self) -> str:
-        """Counts the elements of a block."""
-        return self.body.extent("count", self.chain.over)
-
     def _still(self, key: Carried) -> str:
         """Computes a block's part of a sum that is relative to nothing."""
         self.body.location = self.locations.get(key)
         if all(f.trivial for f in key.factors):
-            return self._count()
+            return self.body.extent("count", self.chain.over)
         each = [self.body.along(self._data(f.data), self.chain.over) for f in key.factors]
         sides = [self._rounded(self.body, side, r) for side, r in zip(each, key.rounded, strict=True)]
         return self._summed(self.body, sides)

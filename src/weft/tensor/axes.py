@@ -7,7 +7,7 @@ by what operations constrain, never by size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -84,3 +84,8 @@ class Affine:
         if self.offset or not parts:
             parts.append(str(self.offset))
         return " + ".join(parts).replace("+ -", "- ")
+
+
+def present(dims: Iterable[Axis | None]) -> tuple[Axis, ...]:
+    """Returns the axes among `dims`: all but those of size 1."""
+    return tuple(d for d in dims if d is not None)

@@ -8,7 +8,7 @@ from typing import TypeVar, assert_never
 import numpy as np
 
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
-from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.axes import Affine, Axis, Space, present
 from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
@@ -88,13 +88,9 @@ def returned(program: TensorProgram, outputs: Sequence[V], domain: Domain[V]) ->
         return tuple(outputs)
     values = program.values()
     return tuple(
-        domain.lift(at(_units(dims)), aligned(domain, v, values[name].axes, _axes(dims)))
+        domain.lift(at(_units(dims)), aligned(domain, v, values[name].axes, present(dims)))
         for name, v, dims in zip(program.outputs, outputs, program.output_dims, strict=True)
     )
-
-
-def _axes(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
-    return tuple(a for a in dims if a is not None)
 
 
 def _units(dims: Sequence[Axis | None]) -> tuple[slice | None, ...]:

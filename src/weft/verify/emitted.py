@@ -137,7 +137,7 @@ class ErrorTally:
         if not odd.any():
             return odd
         unmasked = ranged(case.unmasked[output])
-        odd &= ~_near(found, unmasked, self._eps(output)) & ~_same_class(found, ranged(case.flushed[output]))
+        odd &= ~_near(found, unmasked, self._dtype(output).eps) & ~_same_class(found, ranged(case.flushed[output]))
         if odd.any():
             odd &= (~case.accidental[output] | np.isfinite(found)) & (found != case.of_poles[output])
         for number in range(_ROUNDINGS) if odd.any() else ():
@@ -208,9 +208,6 @@ class ErrorTally:
         for case, _ in sorted(self._cases, key=lambda each: points(self.program, each[0].sizes)):
             if bad[case.groups(output)].any():
                 yield case
-
-    def _eps(self, output: int) -> float:
-        return self._dtype(output).eps
 
     def _dtype(self, output: int) -> DType:
         return self.program.values()[self.program.outputs[output]].dtype

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.tensor.axes import Axis, Space
+from weft.tensor.builder.name import axis_of
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.program import (
@@ -152,7 +153,7 @@ class _Maker:
         count: Counter[Space] = Counter()
         axes: list[Axis] = []
         for space in value.spaces:
-            axes.append(_axis(space, count[space]))
+            axes.append(axis_of(space, count[space]))
             count[space] += 1
         return Use(value.name, tuple(axes))
 
@@ -163,7 +164,7 @@ class _Maker:
             found = [a for a in axes if a.space == space and a not in bound]
             if not found:
                 number = len({a for a in (*axes, *bound) if a.space == space})
-                found = [_axis(space, number)]
+                found = [axis_of(space, number)]
             bound.append(self.rng.choice(found))
         return Use(value.name, tuple(bound))
 
@@ -202,7 +203,7 @@ class _Maker:
                 continue
             shared = [a for a in one.axes if a.space == space and a not in bound and a != summed]
             number = len({a for a in (*one.axes, *bound) if a.space == space})
-            bound.append(shared[0] if shared and batch else _axis(space, number))
+            bound.append(shared[0] if shared and batch else axis_of(space, number))
         axes = self.ordered([a for a in (*one.axes, *bound) if a != summed])
         if len(axes) > 3:
             raise _TooLargeError
@@ -225,10 +226,6 @@ class _Maker:
     def cast(self, value: _Value, dtype: DType) -> _Value:
         use = self.whole(value)
         return self.add(Cast(self.name(), use.axes, dtype, use, semantic=False), value.most, value.least)
-
-
-def _axis(space: Space, number: int) -> Axis:
-    return Axis(space.name.lower() + (str(number) if number else ""), space)
 
 
 # Patterns: each adds a few operations that belong together.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ import torch
 
 from weft.errors import CompilerError
 from weft.run.gpu.signature import GpuSignature
+from weft.run.gpu.worker import loaded
 from weft.run.launch import Launcher, make_python_launcher
 from weft.run.scratch import private_folder
 
@@ -116,16 +116,10 @@ def _numbers(tensor: torch.Tensor) -> Any:
 
 
 def _function(text: str, name: str) -> Any:
-    """Load the Triton function of a module. Triton reads its source from a file, whenever it runs."""
-    module_name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    path = private_folder() / f"{module_name}.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    """Load the Triton function of a module."""
+    path = private_folder() / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
     try:
-        spec.loader.exec_module(module)
+        module = loaded(text, path)
     except ModuleNotFoundError as error:
         raise CompilerError(
             f"Triton cannot be used: {error}", todo="install Triton 3.6 or newer: pip install 'weft[gpu]'"

@@ -30,7 +30,7 @@ def compiled(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise ImportError(f"importing it failed with {type(error).__name__}: {error}") from error
     if tuple(int(n) for n in triton.__version__.split(".")[:2]) < OLDEST:
         raise ImportError(f"Triton {triton.__version__} is older than {'.'.join(map(str, OLDEST))}")
-    function = _function(job["text"], job["name"], folder)
+    function = getattr(loaded(job["text"], folder / f"{job['name']}.py"), job["name"])
     signature: dict[str, str] = {}
     constants: dict[str, int] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
@@ -62,16 +62,15 @@ def compiled(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _function(text: str, name: str, folder: Path) -> Any:
-    """Load the Triton function `name` of a module; Triton reads its source from the file."""
-    path = folder / f"{name}.py"
+def loaded(text: str, path: Path) -> Any:
+    """Load a module of Triton functions from the file `path`, where Triton reads its source, whenever it runs."""
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, name)
+    return module
 
 
 def answer(line: bytes) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
-from weft.tensor.axes import Axis, Space
-from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of, present
+from weft.tensor.axes import Axis, Space, present
+from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import Number, promote, promote_types

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from weft.errors import Location, ShapeError
-from weft.tensor.axes import Axis
-from weft.tensor.builder.merge import Merges, Ref, present
+from weft.tensor.axes import Axis, present
+from weft.tensor.builder.merge import Merges, Ref
 from weft.tensor.builder.promote import Number, promote
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
-from weft.tensor.axes import Axis
-from weft.tensor.builder.base import Base, Ref, present
+from weft.tensor.axes import Axis, present
+from weft.tensor.builder.base import Base, Ref
 from weft.tensor.builder.promote import Number
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Contraction

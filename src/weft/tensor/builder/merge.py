@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.errors import Location, ShapeError, UnsupportedError
-from weft.tensor.axes import Affine, Axis
+from weft.tensor.axes import Affine, Axis, present
 from weft.tensor.builder.unify import Sliced, Spaces
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Input, Node, Reindex
@@ -34,11 +34,6 @@ class Ref:
     value: str
     dims: tuple[Axis | None, ...]
     dtype: DType
-
-
-def present(dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
-    """Returns the axes among `dims`: all but those of size 1."""
-    return tuple(d for d in dims if d is not None)
 
 
 class Merges:

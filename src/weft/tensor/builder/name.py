@@ -56,7 +56,7 @@ class _Naming:
         if axis not in self._axes:
             space = self._space(axis.space)
             number = self._counts[space] = self._counts.get(space, -1) + 1
-            self._axes[axis] = _axis(space, number)
+            self._axes[axis] = axis_of(space, number)
         return self._axes[axis]
 
     def node(self, node: Node) -> Node:
@@ -75,9 +75,9 @@ class _Naming:
         for own in node.axes:
             if own not in names:
                 space, number = self._space(own.space), 0
-                while _axis(space, number) in taken:
+                while axis_of(space, number) in taken:
                     number += 1
-                names[own] = _axis(space, number)
+                names[own] = axis_of(space, number)
                 taken.add(names[own])
         dims = tuple(None if d is None else names[d] for d in node.dims)
         return replace(node, axes=tuple(names[a] for a in node.axes), dims=dims)
@@ -104,10 +104,6 @@ def space_name(number: int) -> str:
     return _LETTERS[number] if spare <= 0 else f"X{spare}"
 
 
-def axis_name(space: Space, number: int) -> str:
-    """Names the axis of `space` that is first seen after so many others: m, m1, m2 .."""
-    return space.name.lower() + (str(number) if number else "")
-
-
-def _axis(space: Space, number: int) -> Axis:
-    return Axis(axis_name(space, number), space)
+def axis_of(space: Space, number: int) -> Axis:
+    """Makes the axis of `space` that is first seen after so many others: m, m1, m2 .."""
+    return Axis(space.name.lower() + (str(number) if number else ""), space)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
-from weft.tensor.axes import Affine, Axis
-from weft.tensor.builder.base import Base, Ref, SizeOrAxis, dim_of, present
+from weft.tensor.axes import Affine, Axis, present
+from weft.tensor.builder.base import Base, Ref, SizeOrAxis, dim_of
 from weft.tensor.builder.unify import Sliced
 from weft.tensor.program import (
     Reindex,

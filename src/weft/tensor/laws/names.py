@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
-from weft.tensor.builder.name import axis_name, space_name
+from weft.tensor.builder.name import axis_of, space_name
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Extent, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes, with_values
@@ -49,7 +49,7 @@ def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
 
     def axis(own: Axis) -> Axis:
         if own not in axes:
-            axes[own] = Axis(axis_name(spaces[own.space], counts[own.space]), spaces[own.space])
+            axes[own] = axis_of(spaces[own.space], counts[own.space])
             counts[own.space] += 1
         return axes[own]
 
