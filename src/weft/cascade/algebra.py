@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, rewritten
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, is_zero, rewritten
 
 ONE, ZERO = Lit(1.0), Lit(0.0)
 
@@ -13,11 +13,6 @@ ONE, ZERO = Lit(1.0), Lit(0.0)
 def is_one(expr: Scalar) -> bool:
     """Tells whether `expr` is the number 1."""
     return isinstance(expr, Lit) and expr.value == 1
-
-
-def is_zero(expr: Scalar) -> bool:
-    """Tells whether `expr` is the number 0."""
-    return isinstance(expr, Lit) and expr.value == 0
 
 
 def product(left: Scalar, right: Scalar) -> Scalar:

@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from weft.cascade.algebra import ONE, ZERO, difference, is_one, is_zero, monomial, negative, product, quotient, total
+from weft.cascade.algebra import ONE, ZERO, difference, is_one, monomial, negative, product, quotient, total
 from weft.cascade.chain import Chain, Result
 from weft.cascade.rounding import Scaling, misfit, peeled
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, apply, arguments, is_zero
 
 MOST_TERMS = 6
 """A decomposition into more products than this carries more than it saves."""

@@ -68,6 +68,11 @@ def apply(op: str, *args: Scalar) -> Apply:
     return Apply(op, args)
 
 
+def is_zero(expr: Scalar) -> bool:
+    """Tell whether `expr` is the number 0, of either sign."""
+    return isinstance(expr, Lit) and expr.value == 0
+
+
 class ArgumentTable(list[T]):
     """What an expression in the making reads, each once."""
 

@@ -141,9 +141,4 @@ def scaled_down(significand: Scalar, old: Scalar, new: Scalar, count: int = 1) -
     return product(significand, share(old, new, count))
 
 
-def is_zero(expr: Scalar) -> bool:
-    """Tell whether `expr` is a literal 0."""
-    return expr in (Lit(0.0), Lit(0))
-
-
 FIRST, SECOND = Arg(0), Arg(1)

@@ -20,14 +20,13 @@ from weft.fuse.safety.pairs import (
     combined,
     degree_of,
     exponent,
-    is_zero,
     product,
     scaled_down,
 )
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, substitute
+from weft.tensor.scalar import Arg, Lit, Scalar, apply, arguments, is_zero, substitute
 
 
 @dataclass
