@@ -68,7 +68,7 @@ class Rule(Pass[[Site], Rewrite | None]):
 
     @property
     def kind(self) -> str:
-        """What the name of the rule follows: "rule 4", or "rule" without the paper's number."""
+        """Return what the name of the rule follows: "rule 4", or "rule" without the paper's number."""
         return "rule" if self.number is None else f"rule {self.number}"
 
     def again(self, program: BlockProgram, step: Step) -> BlockProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.block.program import BlockNode, BlockProgram, Dot, Stage
 from weft.block.scope import Types
 from weft.block.typed import typed
+from weft.block.walk import every
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
 from weft.tensor.dtypes import DType
@@ -20,8 +21,9 @@ def demand_legal(program: BlockProgram, kernel: KernelNodes) -> None:
         program: applied (`weft.schedule.apply`).
         kernel: one of `weft.schedule.kernels(program)`.
     """
-    for node, types in typed(program, kernel.nodes):
-        _demand_operator(node, types)
+    if any(isinstance(node, Dot | Stage) for node in every(kernel.nodes)):
+        for node, types in typed(program, kernel.nodes):
+            _demand_operator(node, types)
 
 
 def _demand_operator(node: BlockNode, types: Types) -> None:
