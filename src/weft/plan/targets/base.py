@@ -19,7 +19,7 @@ import torch
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
-from weft.errors import ProgramFileError, ScheduleError, TargetError
+from weft.errors import ProgramFileError, ScheduleError, TargetError, UnsupportedError
 from weft.options import current
 from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.plan.targets.candidates import Candidate, Example, Selection, Way, Ways
@@ -314,12 +314,11 @@ class _Ways:
         example, machine = self.example, self.chain.machine(self.example.threads)
         chosen = choose(self.fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
         ways = [self.given(chosen)]
-        if len(kernels(ways[0].applied)) > 1:
-            ways.append(self.given(off_the_grid(chosen)))
+        others = [off_the_grid(chosen)] if len(kernels(ways[0].applied)) > 1 else []
         parts = in_segments(self.fused, chosen, example.sizes, example.threads)
-        if parts is not None:
-            with suppress(ScheduleError):
-                ways.append(self.given(parts))
+        for other in others if parts is None else [*others, parts]:
+            with suppress(ScheduleError, UnsupportedError):
+                ways.append(self.given(other))
         return ways
 
     def many(self) -> list[Way]:
