@@ -8,17 +8,20 @@ import pytest
 import torch
 
 import weft
-from testkit.block import programs
+from testkit.block import paper, programs
 from testkit.emit.triton_cases import paper as fused_example
 from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
+from weft.cascade import chains
 from weft.cost import ClosedForm, closed_form, traffic
 from weft.cost.optimum import MEMORY, Expr, TransferLevel, best_cluster, optimum, sp
 from weft.errors import UnsupportedError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
-from weft.tensor.program import TensorProgram, Use
+from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg
+from weft.tensor.scalar import apply as apply_scalar
 
 GRID, LOOP, WHOLE = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole
 A, B, C, D, Q, X, H = sp.symbols("A B C D Q X H", positive=True)
@@ -175,3 +178,41 @@ def test_what_has_no_closed_form_says_so() -> None:
     peeled = {m.name: LoopSchedule((Level(*levels[m.name]),), peel=m.name == "k") for m in maps(program.graph)}
     with pytest.raises(UnsupportedError, match="a part of its space"):
         only(apply(program, Schedule(tuple(peeled.items()))))
+
+
+def softmax() -> TensorProgram:
+    """Return the softmax of rows alone."""
+    rows, columns = programs.axes("m", "n")
+    every = (rows, columns)
+    exponential = Elementwise("e", every, DType.float32, apply_scalar("exp", Arg(0)), (Use("x", every),))
+    total = Reduction("t", (rows,), DType.float32, Monoid.sum, Use("e", every), (columns,))
+    divided = apply_scalar("div", Arg(0), Arg(1))
+    share = Elementwise("p", every, DType.float32, divided, (Use("e", every), Use("t", (rows,))))
+    return TensorProgram((programs.tensor("x", *every),), (exponential, total, share), ("p",))
+
+
+def test_softmax_alone_is_not_streamed() -> None:
+    """Section A.4: what is held grows with the row, in blocks or not. The cascade analysis finds no chain either."""
+    program = fused(softmax())
+
+    def form(level: tuple[LevelPlace, int]) -> ClosedForm:
+        return only(placed(program, **{m.name: (GRID, 16) if m.name[0] == "m" else level for m in maps(program.graph)}))
+
+    for level in ((WHOLE, 0), (LOOP, 8)):  # exponentials wait for the sum of their row
+        found = form(level)
+        assert list(found.unstreamed) == ["N"]
+        assert found.unstreamed["N"].endswith("held for a block of rows grows with it")
+        rows, columns = (sp.Symbol(name, positive=True) for name in "MN")
+        assert sp.simplify(found.transfers - 2 * rows * columns) == 0
+    assert chains(softmax()).found.folds == ()
+
+
+def test_softmax_and_a_contraction_are_streamed() -> None:
+    """Theorem 1 and section A.4: along keys, since the contraction's result does not grow; the queries' and the result's widths are
+    held whole. The cascade analysis finds the chain of the sum and the contraction.
+    """
+    found = attention()
+    assert "N" not in found.unstreamed
+    assert set(found.unstreamed) == {"D", "L"}
+    assert chains(paper.attention()).found.folds
+    assert only(matmul()).unstreamed == {}

@@ -48,6 +48,9 @@ class ClosedForm:
         loaded, stored: values by memory.
         held: what a thread block has on chip.
         groups, streams: the sizes of blocks of its loops on the grid, and of those inside.
+        unstreamed: of spaces that loops inside go over, by name, why the kernel cannot go through them in blocks with what it holds
+            and moves staying the same (theorem 1): what is held grows with the space, or something is loaded once more. Other
+            spaces are streamed.
     """
 
     loaded: Mapping[str, Expr]
@@ -55,6 +58,7 @@ class ClosedForm:
     held: tuple[HeldValues, ...]
     groups: tuple[Expr, ...]
     streams: tuple[Expr, ...]
+    unstreamed: Mapping[str, str]
 
     @property
     def transfers(self) -> Expr:
@@ -82,6 +86,7 @@ class ClosedForm:
                 lines.append(f"fewest transfers, with memory for {', '.join(lasting)} alone: {self.optimum()}")
             except UnsupportedError as error:
                 lines.append(f"fewest transfers: {error.what}")
+        lines += [f"not streamed along {space}: {why}" for space, why in self.unstreamed.items()]
         return "\n".join(lines)
 
     def optimum(self, *names: str) -> Optimum:
@@ -101,7 +106,13 @@ def closed_form(part: KernelNodes) -> ClosedForm:
     walk.graph(Graph((), part.nodes, ()), ())
     own = [m for m in maps(Graph((), part.nodes, ())) if m.tile is not None and not m.unit and not m.runs_once]
     symbols = {p: tuple(dict.fromkeys(_block(m) for m in own if (m.place is Place.grid) is p)) for p in (True, False)}
-    return ClosedForm(walk.loaded, walk.stored, tuple(walk.held.values()), symbols[True], symbols[False])
+    held = tuple(walk.held.values())
+    spaces = dict.fromkeys(
+        m.axis.space for m in maps(Graph((), part.nodes, ())) if m.place is not Place.grid and not m.unit
+    )
+    reasons = {space.name: walk.why_not(space) for space in spaces}
+    unstreamed = {name: why for name, why in reasons.items() if why}
+    return ClosedForm(walk.loaded, walk.stored, held, symbols[True], symbols[False], unstreamed)
 
 
 def _block(node: Map) -> Expr:
@@ -124,6 +135,7 @@ class _Walk:
     loaded: dict[str, Expr] = field(default_factory=dict[str, Expr])
     stored: dict[str, Expr] = field(default_factory=dict[str, Expr])
     held: dict[str, HeldValues] = field(default_factory=dict[str, HeldValues])
+    passes: dict[tuple[str, Space], set[str]] = field(default_factory=dict[tuple[str, Space], set[str]])
 
     def graph(self, graph: Graph, around: Sequence[_Loop]) -> None:
         """Count what the operators of `graph` move and hold, which run in the loops `around`."""
@@ -169,8 +181,19 @@ class _Walk:
         depth = max((i + 1 for i, loop in enumerate(around) if self.moves(loop, along)), default=0)
         axes = tuple(a for a in along if a in {loop.node.axis for loop in around})
         self.loaded[node.memory] = self.loaded.get(node.memory, 0) + self.moved(axes, around[:depth], around)
+        for loop in around:
+            if loop.node.place is not Place.grid and loop.node.axis in along:
+                self.passes.setdefault((node.memory, loop.node.axis.space), set()).add(loop.node.name)
         lasting = any(loop.runs != 1 for loop in around[depth:])
         self.hold(node.memory, self.elements(node.dims, around), lasting=lasting)
+
+    def why_not(self, space: Space) -> str:
+        """Say why `space` is not streamed: "" where it is."""
+        grown = [h.name for h in self.held.values() if space.fixed is None and h.values.has(size_of(space))]
+        if grown:
+            return f"{', '.join(grown)} held for a block of rows grows with it"
+        again = {memory: names for (memory, along), names in self.passes.items() if along == space and len(names) > 1}
+        return "; ".join(f"{memory} is loaded by loops {', '.join(sorted(names))}" for memory, names in again.items())
 
     def moves(self, loop: _Loop, along: set[Axis]) -> bool:
         """Tell whether what is loaded along these axes is another in each iteration, or in each thread block."""
