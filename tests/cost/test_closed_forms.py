@@ -173,11 +173,27 @@ def test_what_has_no_closed_form_says_so() -> None:
         optimum(A / g + B / g**2, g, [g])
     with pytest.raises(UnsupportedError, match="without end"):
         optimum(A * g + B * h, g * h, [g, h])
+    q = torch.randn(1, 2, 512, 64, dtype=torch.bfloat16)
+
+    def causal(q: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    (kernel,) = weft.optimize(causal, (q,), target="cuda:90", effort="none", judge="off").kernels
+    with pytest.raises(UnsupportedError, match="a part of its space"):
+        only(kernel.block_program)
+
+
+def test_an_edge_that_blocks_leave_is_nothing() -> None:
+    """Blocks divide axes here, so that a peeled loop is one that is not."""
     program = fused(programs.linear_relu())
     levels = {"m": (GRID, 16), "n": (GRID, 16), "k": (LOOP, 8)}
-    peeled = {m.name: LoopSchedule((Level(*levels[m.name]),), peel=m.name == "k") for m in maps(program.graph)}
-    with pytest.raises(UnsupportedError, match="a part of its space"):
-        only(apply(program, Schedule(tuple(peeled.items()))))
+    forms: list[Expr] = []
+    for peel in (False, True):
+        loops = (
+            (m.name, LoopSchedule((Level(*levels[m.name]),), peel=peel and m.name == "k")) for m in maps(program.graph)
+        )
+        forms.append(only(apply(program, Schedule(tuple(loops)))).transfers)
+    assert forms[0] == forms[1]
 
 
 def softmax() -> TensorProgram:

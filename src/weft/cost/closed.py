@@ -155,7 +155,9 @@ class _Walk:
                     pass
 
     def loop(self, node: Map, around: Sequence[_Loop]) -> None:
-        """Walk a loop."""
+        """Walk a loop; what whole blocks leave is nothing where blocks divide the axis."""
+        if isinstance(node.range, All | Within) and node.range.part is Part.edge:
+            return
         own = self.entered(node, around)
         inside = [*around, own]
         for component in () if node.state is None else node.state.components:
@@ -166,9 +168,9 @@ class _Walk:
     def entered(self, node: Map, around: Sequence[_Loop]) -> _Loop:
         """Return `node` with what its blocks are, over all of its space or through the block of a loop around."""
         match node.range:
-            case All(Part.all):
+            case All(Part.all | Part.full):
                 whole = size_of(node.axis.space)
-            case Within(outer, Part.all):
+            case Within(outer, Part.all | Part.full):
                 whole = next(loop.block for loop in around if loop.node.axis == outer)
             case _:
                 raise UnsupportedError(f"loop {node.name!r} goes over a part of its space: no closed form is known")
@@ -178,6 +180,10 @@ class _Walk:
     def load(self, node: Load, around: Sequence[_Loop]) -> None:
         """Count a load, which stands where the innermost loop that it moves with is."""
         along = {axis for subscript in node.at for axis in subscript.axes}
+        digits = [digit for subscript in node.at for _, digit in subscript.terms]
+        blocks = {loop.node.axis: loop.block for loop in around}
+        if any((digit.div != 1 or digit.mod is not None) and blocks[digit.axis] != 1 for digit in digits):
+            raise UnsupportedError(f"{node.memory!r} is loaded by parts of blocks: no closed form is known")
         depth = max((i + 1 for i, loop in enumerate(around) if self.moves(loop, along)), default=0)
         axes = tuple(a for a in along if a in {loop.node.axis for loop in around})
         self.loaded[node.memory] = self.loaded.get(node.memory, 0) + self.moved(axes, around[:depth], around)
