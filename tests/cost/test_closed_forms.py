@@ -24,6 +24,7 @@ from weft.tensor.scalar import Arg
 from weft.tensor.scalar import apply as apply_scalar
 
 GRID, LOOP, WHOLE = LevelPlace.grid, LevelPlace.loop, LevelPlace.whole
+SEGMENTS = (Level(LevelPlace.split, 4), Level(LOOP, 8))
 A, B, C, D, Q, X, H = sp.symbols("A B C D Q X H", positive=True)
 
 
@@ -39,12 +40,16 @@ def only(program: BlockProgram) -> ClosedForm:
     return closed_form(part)
 
 
-def matmul(rows: int = 16, columns: int = 16, depth: int = 8) -> BlockProgram:
-    """Place a times b, each thread block having a block of the result."""
+def product() -> TensorProgram:
+    """Return a times b and b times c."""
     a, b, c = programs.axes("a", "b", "c")
     inputs = (programs.tensor("x", a, b), programs.tensor("w", b, c))
-    program = TensorProgram(inputs, (programs.matmul("y", Use("x", (a, b)), Use("w", (b, c)), b),), ("y",))
-    return placed(fused(program), a=(GRID, rows), c=(GRID, columns), b=(LOOP, depth))
+    return TensorProgram(inputs, (programs.matmul("y", Use("x", (a, b)), Use("w", (b, c)), b),), ("y",))
+
+
+def matmul(rows: int = 16, columns: int = 16, depth: int = 8) -> BlockProgram:
+    """Place a matmul, each thread block having a block of the result."""
+    return placed(fused(product()), a=(GRID, rows), c=(GRID, columns), b=(LOOP, depth))
 
 
 def attention() -> ClosedForm:
@@ -135,6 +140,26 @@ def test_closed_forms_are_what_is_counted_where_blocks_divide(blocks: tuple[int,
     assert {n: e.subs(numbers) * width for n, e in found.stored.items()} == counted.stored
 
 
+def test_what_a_loop_reads_again_is_counted_once() -> None:
+    """Queries are loaded before the loop over keys; the interpreter, which has no such place, loads them for each block of keys."""
+    program, blocks = placed(fused_example("attention"), m=(GRID, 16), n=(LOOP, 8)), 8
+    found, sizes = only(program), {"M": 64, "N": 8 * blocks, "D": 32, "L": 48}
+    numbers = {sp.Symbol(name, positive=True): n for name, n in (*sizes.items(), ("g_m", 16))}
+    counted = traffic(program, sizes)
+    loaded = {n: e.subs(numbers) * DType.float32.bytes for n, e in found.loaded.items()}
+    assert loaded | {"q": blocks * loaded["q"]} == counted.loaded
+    assert {n: e.subs(numbers) * DType.float32.bytes for n, e in found.stored.items()} == counted.stored
+
+
+def test_a_list_between_loops_is_held_for_a_block_of_rows() -> None:
+    program = fused(softmax())
+    found = only(
+        placed(program, **{m.name: (GRID, 16) if m.name[0] == "m" else (LOOP, 8) for m in maps(program.graph)})
+    )
+    (kept,) = (h for h in found.held if h.what == "a list between loops")
+    assert kept.values == sp.Symbol("g_m", positive=True) * sp.Symbol("N", positive=True)
+
+
 def test_levels_add_up() -> None:
     """Equation 2; theorem 2: a cache has what its children hold; theorem 3: linked children have it without a cache."""
     best = attention().optimum()
@@ -169,18 +194,32 @@ def test_what_has_no_closed_form_says_so() -> None:
     g, h = sp.symbols("g h", positive=True)
     with pytest.raises(UnsupportedError, match="no product of powers"):
         optimum(A / g, g + g**2, [g])
-    with pytest.raises(UnsupportedError, match="depend on sizes"):
+    with pytest.raises(UnsupportedError, match="how the sizes compare"):
         optimum(A / g + B / g**2, g, [g])
     with pytest.raises(UnsupportedError, match="without end"):
         optimum(A * g + B * h, g * h, [g, h])
-    q = torch.randn(1, 2, 512, 64, dtype=torch.bfloat16)
+    split = {"a": Level(GRID, 16), "c": Level(GRID, 16)}
+    program = fused(product())
+    loops = ((m.name, LoopSchedule((split[m.name],) if m.name in split else SEGMENTS)) for m in maps(program.graph))
+    with pytest.raises(UnsupportedError, match="a part of its space"):
+        closed_form(kernels(apply(program, Schedule(tuple(loops))))[0])
+
+
+def test_a_causal_loop_goes_half_the_way() -> None:
+    """And half a block more, where it meets the diagonal; queries are loaded before each of the two loops that it is in."""
+    n, d = 512, 64
+    q = torch.randn(1, 2, n, d, dtype=torch.bfloat16)
 
     def causal(q: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 
     (kernel,) = weft.optimize(causal, (q,), target="cuda:90", effort="none", judge="off").kernels
-    with pytest.raises(UnsupportedError, match="a part of its space"):
-        only(kernel.block_program)
+    found = only(kernel.block_program)
+    (group,) = found.groups
+    (kind,) = (kind for _, kind in kernel.block_program.inputs)
+    numbers = {sp.Symbol(a.space.name, positive=True): size for a, size in zip(kind.lists, q.shape[1:], strict=True)}
+    keys = (n + group) / 2
+    assert sp.simplify(found.transfers.subs(numbers) - 2 * (3 * n * d + 2 * d * keys * n / group)) == 0
 
 
 def test_an_edge_that_blocks_leave_is_nothing() -> None:
@@ -217,7 +256,7 @@ def test_softmax_alone_is_not_streamed() -> None:
     for level in ((WHOLE, 0), (LOOP, 8)):  # exponentials wait for the sum of their row
         found = form(level)
         assert list(found.unstreamed) == ["N"]
-        assert found.unstreamed["N"].endswith("held for a block of rows grows with it")
+        assert found.unstreamed["N"].endswith("held, and grows with it")
         rows, columns = (sp.Symbol(name, positive=True) for name in "MN")
         assert sp.simplify(found.transfers - 2 * rows * columns) == 0
     assert chains(softmax()).found.folds == ()

@@ -19,7 +19,7 @@ from weft.cost import closed_form
 from weft.errors import UnsupportedError
 from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Plan, described, measured_before
-from weft.schedule import kernels
+from weft.schedule import KernelNodes, kernels
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges
 
@@ -138,19 +138,19 @@ def _region(region: CompiledRegion) -> Iterator[tuple[str, str]]:
     for kernel in region.kernels[:1]:
         yield "schedule", str(kernel.schedule)
         yield "scheduled program", listing(kernel.block_program)
-        yield "transfers in closed form", "\n\n".join(_closed(kernel.block_program))
+        for made, part in zip(region.kernels, kernels(kernel.block_program), strict=True):
+            yield f"transfers of {made.name} in closed form", _closed(part)
     for kernel in region.kernels:
         title, _, text = str(kernel).partition("\n")
         yield title, text
 
 
-def _closed(applied: BlockProgram) -> Iterator[str]:
-    """Yield for each kernel the values that it moves and holds: sizes and blocks (g_..., s_...) are symbols."""
-    for part in kernels(applied):
-        try:
-            yield str(closed_form(part))
-        except UnsupportedError as error:
-            yield f"none: {error.what}"
+def _closed(part: KernelNodes) -> str:
+    """Say which values a kernel moves and holds: sizes and blocks are symbols."""
+    try:
+        return f"in values; g_x: a block of loop x on the grid, s_x: a block of a loop inside\n{closed_form(part)}"
+    except UnsupportedError as error:
+        return f"none: {error.what}"
 
 
 def _chains(region: CompiledRegion) -> str:

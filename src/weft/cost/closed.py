@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weft.block.places import Place
 from weft.block.program import Buffer, Graph, Load, Map, Store
-from weft.block.ranges import All, Part, Within
+from weft.block.ranges import All, Band, Diagonal, Part, Within
 from weft.block.walk import graphs, maps
 from weft.cost.optimum import Expr, Optimum, optimum, sp
 from weft.errors import UnsupportedError
@@ -33,11 +33,13 @@ class HeldValues:
         name: of the value.
         values: how many.
         lasting: they are there from one iteration of a loop to the next: its state, and what it reads again.
+        what: what they are, for readers.
     """
 
     name: str
     values: Expr
     lasting: bool
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +78,28 @@ class ClosedForm:
         return tuple(h.name for h in sorted(lasting, key=lambda h: -len(sp.Mul.make_args(h.values))))
 
     def __str__(self) -> str:
-        """Return it as text: transfers, what is held, and the fewest transfers, if a closed form of these is known."""
+        """Return it as text, in values: transfers, what is held, and the fewest transfers, if a closed form of these is known."""
         lines = [f"{name} is loaded: {values}" for name, values in self.loaded.items()]
         lines += [f"{name} is stored: {values}" for name, values in self.stored.items()]
-        lines += [f"held{' from block to block' if h.lasting else ''}: {h.name}: {h.values}" for h in self.held]
-        lasting = [h.name for h in self.held if h.lasting]
-        if self.groups and lasting:
-            try:
-                lines.append(f"fewest transfers, with memory for {', '.join(lasting)} alone: {self.optimum()}")
-            except UnsupportedError as error:
-                lines.append(f"fewest transfers: {error.what}")
+        lines += [f"held{' from block to block' if h.lasting else ''}: {h.what}: {h.values}" for h in self.held]
+        lines.append(self._fewest())
         lines += [f"not streamed along {space}: {why}" for space, why in self.unstreamed.items()]
         return "\n".join(lines)
+
+    def _fewest(self) -> str:
+        if not any(h.lasting for h in self.held) or not self.groups:
+            return "fewest transfers: these, whatever the memory: nothing is held from block to block"
+        try:
+            best = self.optimum()
+        except UnsupportedError as error:
+            return f"fewest transfers: {error.what}"
+        if not best.groups:
+            return f"fewest transfers: {best}, whatever the memory"
+        given = [str(s) for s in self.streams if best.values.has(s)]
+        while_ = (
+            f"where what is held from block to block fills a memory of so many values{', for given ' * bool(given)}"
+        )
+        return f"fewest transfers: {best}, {while_}{', '.join(given)}, and blocks are no longer than their axes"
 
     def optimum(self, *names: str) -> Optimum:
         """Solve for the fewest transfers where the values of these names fill the memory; raises as `weft.cost.optimum`."""
@@ -144,8 +156,10 @@ class _Walk:
                 case Map():
                     self.loop(node, around)
                 case Buffer() if around:
-                    own = [a for a in node.axes if a not in {loop.node.axis for loop in around}]
-                    self.hold(node.name, sp.Mul(*(size_of(a.space) for a in own)), lasting=True)
+                    rows = [loop.node.axis for loop in around if loop.node.axis in node.dims]
+                    whole = (size_of(a.space) for a in node.axes if a not in rows)
+                    values = sp.Mul(self.elements(rows, around), *whole)
+                    self.hold(node.name, values, "a list between loops", lasting=True)
                 case Load() if node.memory in self.shared:
                     self.load(node, around)
                 case Store() if node.memory in self.shared:
@@ -156,12 +170,14 @@ class _Walk:
 
     def loop(self, node: Map, around: Sequence[_Loop]) -> None:
         """Walk a loop; what whole blocks leave is nothing where blocks divide the axis."""
-        if isinstance(node.range, All | Within) and node.range.part is Part.edge:
+        beside = node.range.beside is not None
+        if node.range.part is (Part.before if beside else Part.edge):
             return
         own = self.entered(node, around)
         inside = [*around, own]
         for component in () if node.state is None else node.state.components:
-            self.hold(component.name, self.elements(component.dims, inside), lasting=own.runs != 1)
+            values = self.elements(component.dims, inside)
+            self.hold(component.name, values, f"state of {node.name}", lasting=own.runs != 1)
         for graph in graphs(node):
             self.graph(graph, inside)
 
@@ -172,6 +188,11 @@ class _Walk:
                 whole = size_of(node.axis.space)
             case Within(outer, Part.all | Part.full):
                 whole = next(loop.block for loop in around if loop.node.axis == outer)
+            case Band(outer, None, Diagonal(sizes=()), part) if outer.space == node.axis.space:
+                # Up to the diagonal: of all blocks of the outer loop, half of the axis on average, and half of the block on it.
+                beside = next(loop.block for loop in around if loop.node.axis == outer)
+                size = size_of(outer.space)
+                whole = {Part.full: (size - beside) / 2, Part.edge: beside}.get(part, (size + beside) / 2)
             case _:
                 raise UnsupportedError(f"loop {node.name!r} goes over a part of its space: no closed form is known")
         block = sp.Integer(1) if node.unit else whole if node.tile is None or node.runs_once else _block(node)
@@ -191,13 +212,13 @@ class _Walk:
             if loop.node.place is not Place.grid and loop.node.axis in along:
                 self.passes.setdefault((node.memory, loop.node.axis.space), set()).add(loop.node.name)
         lasting = any(loop.runs != 1 for loop in around[depth:])
-        self.hold(node.memory, self.elements(node.dims, around), lasting=lasting)
+        self.hold(node.memory, self.elements(node.dims, around), f"a block of {node.memory}", lasting=lasting)
 
     def why_not(self, space: Space) -> str:
         """Say why `space` is not streamed: "" where it is."""
-        grown = [h.name for h in self.held.values() if space.fixed is None and h.values.has(size_of(space))]
+        grown = [h.what for h in self.held.values() if space.fixed is None and h.values.has(size_of(space))]
         if grown:
-            return f"{', '.join(grown)} held for a block of rows grows with it"
+            return f"{', '.join(grown)}: held, and grows with it"
         again = {memory: names for (memory, along), names in self.passes.items() if along == space and len(names) > 1}
         return "; ".join(f"{memory} is loaded by loops {', '.join(sorted(names))}" for memory, names in again.items())
 
@@ -214,8 +235,8 @@ class _Walk:
         blocks = {loop.node.axis: loop.block for loop in around}
         return sp.Mul(*(blocks[a] for a in axes))
 
-    def hold(self, name: str, values: Expr, *, lasting: bool) -> None:
+    def hold(self, name: str, values: Expr, what: str, *, lasting: bool) -> None:
         """Note that so many values called `name` are on chip."""
         known = self.held.get(name)
         if known is None or (lasting and not known.lasting):
-            self.held[name] = HeldValues(name, sp.sympify(values), lasting)
+            self.held[name] = HeldValues(name, sp.sympify(values), lasting, what)

@@ -162,7 +162,7 @@ def _dual(terms: Sequence[tuple[Expr, ...]], memory: tuple[Expr, ...]) -> tuple[
     ]
     solutions = list(sp.linsolve(equations, [*shares, beta]))
     if len(solutions) != 1 or any(each.free_symbols for each in solutions[0]):
-        raise UnsupportedError("the groups' shares of the transfers depend on sizes: no closed form is known")
+        raise UnsupportedError("which blocks are best depends on how the sizes compare: no closed form is known")
     *found, exponent = solutions[0]
     if any(each <= 0 for each in found) or exponent < 0:
         raise UnsupportedError("transfers fall without end as a group changes: it must be held to a size")
