@@ -1,4 +1,4 @@
-"""One launch as a Triton function: what it is called with, its grid, its constants."""
+"""One launch as a Triton function: what it is called with, its grid, its constants; and what Triton asks of blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton kernels can do of a placed program: asked before anything is printed, and by what chooses schedules."""
+"""What Triton kernels can do, by types, operators and loops of a placed program: asked before printing, and to choose schedules."""
 
 from __future__ import annotations
 
