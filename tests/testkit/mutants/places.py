@@ -9,8 +9,10 @@ from typing import Any
 from weft.block.program import BlockProgram
 
 Step = str | int
-UNREAD = frozenset({"name", "location", "merge", "axes", "pad", "place", "layout", "unit", "level"})
-"""Fields that decide no result of a placed program: names, where loops run, how copies lie, what `apply` has already read."""
+UNREAD = frozenset({"name", "location", "merge", "axes", "pad", "place", "layout", "unit", "level", "demands"})
+"""Fields that decide no result of a placed program: names, where loops run, what a target asks of them, how copies lie, what `apply`
+has already read.
+"""
 
 
 @dataclass(frozen=True)
