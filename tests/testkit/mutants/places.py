@@ -10,8 +10,8 @@ from weft.block.program import BlockProgram
 
 Step = str | int
 UNREAD = frozenset({"name", "location", "merge", "axes", "pad", "place", "layout", "unit", "level", "demands"})
-"""Fields that decide no result of a placed program: names, where loops run, what a target asks of them, how copies lie, what `apply`
-has already read.
+"""Fields that decide no result of a placed program: names, where loops run, what a target asks of them, how copies lie, what
+`apply` has already read.
 """
 
 
