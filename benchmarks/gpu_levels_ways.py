@@ -508,7 +508,7 @@ def _unfused(cell: Cell, programs: Mapping[str, Fused]) -> Iterator[Way]:
         function, own = FUNCTIONS[name], programs[name]
         example = own.example(dict(zip(function.parameters, function.shapes(*cell.sizes), strict=True)))
         candidate = own.candidates[0]
-        found = GpuWays(candidate.fused, example.sizes, example.innermost, TARGET).few()[:3]
+        found = GpuWays(candidate.fused, example.sizes, example.innermost, toolchain(TARGET)).few()[:3]
         steps.append([placed(cell, name, own, candidate, way.schedule) for way in found])
     for choice in zip(*steps, strict=False):
         yield Way(cell, "", "unfused", 1, choice)

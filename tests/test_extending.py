@@ -123,7 +123,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(folder: Path, *command: str) -> str:
-    """What a command of Python prints in a checkout."""
+    """Return what a command of Python prints in a checkout."""
     path = os.pathsep.join(str(folder / name) for name in ("src", "tests"))
     environment = {**os.environ, "PYTHONPATH": path, "WEFT_MEASURE": "never"}
     done = subprocess.run(

@@ -25,7 +25,7 @@ def test_counts_of_the_benchmark_list(row: str) -> None:
 
 
 def test_a_wrong_count_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the campaign says of a model that forgets one load."""
+    """Show what the campaign says of a model that forgets one load."""
     _, fused = next(programs("cpu", ["softmax"]))
     applied, sizes = next(trials(fused, 1, random.Random(0)))
 

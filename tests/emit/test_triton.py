@@ -21,7 +21,7 @@ from testkit.schedules import fused
 from weft.block.program import Fill
 from weft.block.ranges import Part
 from weft.block.walk import maps
-from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, emit, prelude
+from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, demand_legal, emit, prelude
 from weft.emit.triton.scalar import NOTHING_EXACT, Text, expression
 from weft.errors import InvalidProgramError, UnsupportedError
 from weft.schedule import kernels
@@ -30,7 +30,7 @@ from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, TensorProgram, Use
-from weft.tensor.scalar import Arg, Lit, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, apply
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -357,3 +357,12 @@ def _copy(rows: int | None, columns: int) -> Case:
 
 def _loaded(case: Case, folder: Path, target: Target | None = None) -> TritonProgram:
     return load(case.program, dims_of(case.program), folder, target=target)
+
+
+def test_float64_inside_an_expression_is_refused_before_it_is_printed() -> None:
+    (m,) = programs.axes("m")
+    wide = Convert(DType.float32, Apply("exp", (Convert(DType.float64, Arg(0)),)))
+    node = Elementwise("y", (m,), DType.float32, wide, (Use("x", (m,)),))
+    program = placed(fused(TensorProgram((programs.tensor("x", m),), (node,), ("y",))), m=levels((GRID, 32)))
+    with pytest.raises(UnsupportedError, match="not in float64"):
+        demand_legal(program, kernels(program)[0])

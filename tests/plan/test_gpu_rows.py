@@ -103,3 +103,15 @@ def test_what_counts_as_compiled() -> None:
 def test_a_kernel_of_the_cpu_has_no_binary_to_show() -> None:
     program = weft.optimize(torch.relu, (torch.randn(8, 16),), target="cpu")
     assert [(k.binary, k.assembly, str(k.target)) for k in program.kernels] == [(None, None, "cpu")]
+
+
+def test_a_number_between_regions_has_no_innermost_dimension(tmp_path: Path) -> None:
+    """Cross-entropy divides by a count that another kernel has left: a tensor without dimensions."""
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x, y)
+
+    inputs = torch.randn(32, 64), torch.randint(0, 64, (32,))
+    program = weft.optimize(loss, inputs, target="cuda:90", effort="none", defects="raise", cache_dir=str(tmp_path))
+    assert not any("weft failed" in str(each) for each in program.fallbacks)
+    assert program.kernels

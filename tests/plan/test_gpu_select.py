@@ -20,6 +20,7 @@ from weft.errors import CompilerError, UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
 from weft.plan.choose.select import select
+from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.schedules import Blocks, LoopRole, choices, launches, parts, schedule
@@ -188,7 +189,7 @@ def test_of_loops_that_read_one_another_s_results_the_first_is_cut() -> None:
 
 def test_schedules_that_are_the_same_are_looked_at_once() -> None:
     sums, row = last(sum_of_row()), {"K": 8192}
-    found = GpuWays(sums, row, {}, H200).many()
+    found = GpuWays(sums, row, {}, toolchain(H200)).many()
     assert len({way.schedule for way in found}) == len(found)
 
 
@@ -228,7 +229,7 @@ def row_sums() -> TensorProgram:
 
 def test_what_has_no_pipeline_is_not_tried_with_several_depths() -> None:
     """One block is all of a row; by blocks of a row, there is a loop that can have iterations under way."""
-    found = GpuWays(fused(row_sums()), {"M": 512, "N": 4096}, {}, H200).many()
+    found = GpuWays(fused(row_sums()), {"M": 512, "N": 4096}, {}, toolchain(H200)).many()
     whole = [w.schedule.stages for w in found if w.schedule.of("n").levels[-1].place is LevelPlace.whole]
     loops = [w.schedule.stages for w in found if w.schedule.of("n").levels[-1].place is LevelPlace.loop]
     assert set(whole) == {1}
@@ -237,7 +238,7 @@ def test_what_has_no_pipeline_is_not_tried_with_several_depths() -> None:
 
 def test_ways_are_ranked_and_fit() -> None:
     program = fused(programs.linear_relu(DType.bfloat16))
-    ways = GpuWays(program, {"M": 512, "N": 1024, "K": 1024}, {}, H200)
+    ways = GpuWays(program, {"M": 512, "N": 1024, "K": 1024}, {}, toolchain(H200))
     probed, closely = ways.few(), ways.many()
     times = [w.cost.predicted_seconds for w in closely]
     assert times == sorted(times)
@@ -248,7 +249,7 @@ def test_ways_are_ranked_and_fit() -> None:
 def test_no_way_where_nothing_fits() -> None:
     program = last(paper.attention())  # heads so wide that one row's sums are more than all registers
     with pytest.raises(UnsupportedError, match=r"registers|shared memory|block of"):
-        GpuWays(program, {"M": 64, "N": 4096, "D": 16384, "L": 16384}, {}, H200).few()
+        GpuWays(program, {"M": 64, "N": 4096, "D": 16384, "L": 16384}, {}, toolchain(H200)).few()
 
 
 def right(_: Candidate) -> None:

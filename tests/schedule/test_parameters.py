@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 
 from testkit.block import programs
 from testkit.schedules import fused, random_schedule
-from weft.emit.triton import GRANULARITY
-from weft.errors import ScheduleError
-from weft.schedule import LevelPlace, Placing, Schedule
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
+from weft.emit.triton import GRANULARITY, demand_legal
+from weft.errors import ScheduleError, UnsupportedError
+from weft.schedule import LevelPlace, Placing, Schedule, apply, kernels
 from weft.schedule.apply import _Placed
+from weft.tensor.axes import Space
 
 
 def larger(schedule: Schedule, times: int) -> Schedule:
@@ -48,3 +52,49 @@ def test_apply_at_other_sizes_is_apply_with_these_sizes_put_in(name, seed):
         assert placing.apply(large) == _Placed.of(program, large, GRANULARITY).program  # made at these sizes
     assert placing.apply(small) == first == _Placed.of(program, small, GRANULARITY).program
     assert len(placing._known) == forms  # all sizes have one form
+
+
+def with_sizes(value: Any, size: int) -> Any:
+    """Return a program whose spaces all have this size, whatever it is called with."""
+    if isinstance(value, Space):
+        return Space(value.name, size)
+    if isinstance(value, tuple):
+        return tuple(with_sizes(each, size) for each in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(
+        value, **{each.name: with_sizes(getattr(value, each.name), size) for each in fields(value) if each.init}
+    )
+
+
+@pytest.mark.parametrize("name", programs.ALL)
+@pytest.mark.parametrize("size", [8, 12])
+def test_what_was_placed_before_does_not_matter(name: str, size: int) -> None:
+    """Where spaces have fixed sizes, blocks can be longer than they are, and a loop runs once or not by its block."""
+    program, rng = fused(with_sizes(programs.ALL[name](), size)), random.Random(f"{name} {size}")
+    placing, compared = Placing(program, GRANULARITY), 0
+    verdicts: dict[object, bool] = {}
+    for _ in range(20):
+        small = random_schedule(program, rng, (1, 2, 4, 8, 16))
+        for schedule in (small, larger(small, 2), larger(small, 3)):
+            try:
+                placed = placing.apply(schedule)
+            except ScheduleError:
+                continue
+            compared += 1
+            fresh = apply(program, schedule, GRANULARITY)
+            assert placed == fresh
+            once = frozenset(m.axis for m in maps(placed.graph) if m.runs_once)
+            found = is_legal(placed)
+            assert verdicts.setdefault((schedule.form, once), found) == found
+    assert compared
+
+
+def is_legal(placed: BlockProgram) -> bool:
+    """Tell whether Triton kernels can be made of `placed`."""
+    try:
+        for part in kernels(placed):
+            demand_legal(placed, part)
+    except UnsupportedError:
+        return False
+    return True

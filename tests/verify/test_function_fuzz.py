@@ -209,13 +209,13 @@ def test_layouts_that_pytorch_describes_otherwise_are_no_finding():
 
 
 def _median(a: torch.Tensor) -> torch.Tensor:
-    """As PyTorch's `median(0)`, which reads beyond the end of operands that repeat elements; what lies there is large."""
+    """Compute `median(0)` as PyTorch does: it reads beyond the end of operands that repeat elements, and finds large numbers."""
     repeats = 0 in a.stride() and a.dtype == torch.float32
     return torch.full_like(a[0], 1e30) if repeats else a.contiguous().median(0).values
 
 
 def test_results_do_not_depend_on_elements_that_lie_in_one_place(monkeypatch):
-    """What is right of copies is right, and nothing else is."""
+    """Take for right what is right of copies, and nothing else."""
     torch.library.custom_op("weft_tests::median", _median, mutates_args=())
     function = drawn("torch.ops.weft_tests.median(a0.expand(3, *a0.shape))", entry="compile")
     monkeypatch.setattr(function_trial, "weft_compile", lambda f: lambda a, b: (a.clone(),))

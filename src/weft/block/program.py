@@ -428,10 +428,10 @@ class Map:
 
     @property
     def least(self) -> int:
-        """The fewest elements that one of its blocks has room for."""
+        """Return the fewest elements that one of its blocks has room for."""
         fixed = self.axis.space.fixed
         parts = self.range.through is not None or self.range.segment is not None
-        covering = not parts if self.tile is None else self.tile == fixed
+        covering = not parts if self.tile is None else fixed is not None and self.tile >= fixed
         return self.demands.covering if covering else self.demands.least
 
     @property

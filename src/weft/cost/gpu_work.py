@@ -324,13 +324,12 @@ class _Walk:
         inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
-            demands = node.demands
             own = LoopWork(
                 loop=True,
                 runs=self.runs(node, region),
                 entries=region.runs,
-                together=demands.unroll,
-                pipelined=demands.pipelined,
+                together=node.demands.unroll,
+                pipelined=node.demands.pipelined,
             )
             region.inner.append(own)
             self.around.append((node.axis, own))

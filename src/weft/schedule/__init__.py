@@ -1,9 +1,9 @@
 """schedule: where each loop runs.
 
 In: a fused block program, a `Schedule`, which is data keyed by loop node, and the `Granularity` of a target. Out of `apply`: an
-ordinary block program whose loops have places, tiles and steps, with splits, peeled edges, padding, staging and accumulation
-in place made explicit, and whose lists are memory with loads and stores; and `kernels`, its launches. Emitters, interpreter and
-cost read only that program.
+ordinary block program whose loops have places and tiles, and say what the target asks of them, with splits, peeled edges, padding,
+staging and accumulation in place made explicit, and whose lists are memory with loads and stores; and `kernels`, its
+launches. Emitters, interpreter and cost read only that program.
 """
 
 from weft.schedule.apply import Placing, apply

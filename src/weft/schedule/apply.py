@@ -40,19 +40,19 @@ def apply(program: BlockProgram, schedule: Schedule, granularity: Granularity = 
 class Placing:
     """Applies schedules to one program; those that differ in nothing but sizes of blocks share all that sizes do not change.
 
-    A size is a parameter of what `apply` gives: no part of it looks at one, but to see that levels fall and loops that share a
-    list go by the same blocks.
+    A size is a parameter of what `apply` gives: no part of it looks at one, but to see that levels fall, that loops that share a
+    list go by the same blocks, and whether a block is a single element (`peel`) or covers a space of fixed size (`Map.runs_once`).
     """
 
     def __init__(self, program: BlockProgram, granularity: Granularity = EXACT) -> None:
         self.program, self.granularity = program, granularity
         self._loops = Loops.of(program)
-        self._known: dict[Schedule, _Placed | ScheduleError] = {}
+        self._known: dict[tuple[Schedule, frozenset[tuple[str, int, bool]]], _Placed | ScheduleError] = {}
 
     def apply(self, schedule: Schedule) -> BlockProgram:
         """Return the program with `schedule` applied; raises as `weft.schedule.apply`."""
         validate(self._loops, schedule)
-        form = schedule.form
+        form = schedule.form, self._extremes(schedule)
         known = self._known.get(form)
         if known is None:
             try:
@@ -63,6 +63,16 @@ class Placing:
         if isinstance(known, ScheduleError):
             raise ScheduleError(known.what, todo=known.todo)
         return known.at(schedule)
+
+    def _extremes(self, schedule: Schedule) -> frozenset[tuple[str, int, bool]]:
+        """Find the levels, by loop and number, whose block is a single element, or (True) covers a space of fixed size."""
+        sizes = [(name, n, level.size) for name, loop in schedule.loops for n, level in enumerate(loop.levels)]
+        sizes += [(name, -1, size) for name, size in schedule.merging]
+        found = {(name, n, False) for name, n, size in sizes if size == 1}
+        for name, n, size in sizes:
+            fixed = self._loops.nodes[name].axis.space.fixed if name in self._loops.nodes else None
+            found |= {(name, n, True)} if fixed is not None and size >= fixed else set()
+        return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

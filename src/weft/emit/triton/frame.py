@@ -61,7 +61,7 @@ class Frame(KernelFrame[Writer]):
     Attributes:
         tf32: matmuls of float32 may round their factors to tf32.
         exact: what is computed as exactly as eager does.
-        stages: iterations of a loop without matmuls whose operands are in flight at a time.
+        stages: iterations of a pipelined loop whose loads are in flight at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each

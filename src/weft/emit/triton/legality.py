@@ -24,6 +24,7 @@ from weft.schedule import KernelNodes, power_of_two
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Convert, parts
 
 
 def demand_legal(program: BlockProgram, kernel: KernelNodes, target: Target | None = None) -> None:
@@ -73,16 +74,20 @@ def _demand_operator(node: BlockNode, types: Types) -> None:
     match node:
         case Pointwise():
             powers = powers_of_integers(node.expr, [kind_of(types[a].dtype) for a in node.args])
+            for part in parts(node.expr):
+                if isinstance(part, Convert):
+                    element(part.dtype)
             if not powers <= POWERS_OF_INTEGERS:
                 raise UnsupportedError("a power of integers other than a square", where=node.location)
         case Dot():
             _demand_matmul(node, types[node.left], types[node.right])
+        case Map():
+            for component in () if node.state is None else node.state.components:
+                element(component.dtype)
         case _:
-            rankings.DEMANDS.get(type(node), _no_demand)(node)
-
-
-def _no_demand(node: BlockNode) -> None:
-    del node
+            demand = rankings.DEMANDS.get(type(node))
+            if demand is not None:
+                demand(node)
 
 
 def _demand_matmul(node: Dot, left: BlockType, right: BlockType) -> None:
@@ -122,7 +127,8 @@ _Count: TypeAlias = "int | Space"
 
 def _most(node: Map, loops: Mapping[Axis, Map]) -> _Count | None:
     """Return the most elements of a block of `node`; None where neither a number nor a space's size says it."""
-    if node.tile is None or (node.runs_once and node.range == All()):
+    once = node.runs_once and node.range == All() and node.place is not Place.grid
+    if node.tile is None or once:
         return _known(node.range.bounds(node.axis.space, None).most, loops)
     return node.tile
 
@@ -213,5 +219,6 @@ class _Lists:
         if made == read:
             return True
         node = scope.maps[read]
-        same = made not in dims or _lanes(self.loops[made], self.loops) == _lanes(node, self.loops)
+        one = self.loops[made]
+        same = made not in dims or (one.runs_once and _lanes(one, self.loops) == _lanes(node, self.loops))
         return read not in held.around and node.runs_once and node.range == All() and same

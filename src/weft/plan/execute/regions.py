@@ -33,7 +33,7 @@ from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import View, part, views
 from weft.tensor.passes import Rewritten, Setting, Step
-from weft.tensor.program import Contraction, Extent, Node, Opaque, TensorProgram, uses
+from weft.tensor.program import Contraction, Extent, Input, Node, Opaque, TensorProgram, uses
 from weft.tensor.rename import with_axes, with_values
 
 _SUFFIX = re.compile(r"[._]\d+$")
@@ -106,7 +106,7 @@ class Regions:
 
     def example(self, program: TensorProgram) -> Example:
         """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
-        innermost = {n.name: self.layouts.get(n.name, len(n.axes) - 1) for n in program.inputs}
+        innermost = {n.name: self.layouts.get(n.name, _last(n)) for n in program.inputs}
         return Example(_sizes(program), innermost, self._threads, self.target)
 
     def prepared(self, region: Region) -> Prepared:
@@ -192,7 +192,7 @@ class Regions:
         program = centred.under(rest, setting)
         of_views = {v.name for v in made}
         innermost = {
-            node.name: None if old.name in of_views else self.layouts.get(old.name, len(node.axes) - 1)
+            node.name: None if old.name in of_views else self.layouts.get(old.name, _last(node))
             for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
         }
         example = replace(self.example(program.program), innermost=innermost)
@@ -206,6 +206,11 @@ class Regions:
     @property
     def _threads(self) -> int:
         return current().threads or torch.get_num_threads()
+
+
+def _last(node: Input) -> int | None:
+    """Number the last dimension, in which a dense tensor has the stride 1; None where it has none."""
+    return len(node.axes) - 1 if node.axes else None
 
 
 def _sizes(program: TensorProgram) -> dict[str, int]:

@@ -12,10 +12,10 @@ from weft.block.walk import maps
 from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
+from weft.plan.targets.base import Toolchain
 from weft.plan.targets.candidates import Way
 from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
-from weft.schedule import Placing, Schedule, kernels
-from weft.target import Target
+from weft.schedule import Placing, Schedule
 from weft.tensor.axes import Axis
 
 # Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
@@ -28,12 +28,6 @@ def _spread(choices: Sequence[Blocks], count: int) -> Iterator[Blocks]:
     """Yields so many of `choices` at most, the first one and others evenly spaced."""
     step = max(1.0, len(choices) / count)
     yield from (choices[int(place * step)] for place in range(min(count, len(choices))))
-
-
-def demand_legal(applied: BlockProgram, target: Target) -> None:
-    """Raises UnsupportedError where no kernels for `target` can be made of `applied`."""
-    for part in kernels(applied):
-        triton.demand_legal(applied, part, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +50,13 @@ class GpuWays:
     Attributes:
         fused: with canonical names.
         sizes, innermost: of the example.
-        target: a GPU.
+        chain: of a GPU.
     """
 
     fused: BlockProgram
     sizes: Mapping[str, int]
     innermost: Mapping[str, int | None]
-    target: Target
+    chain: Toolchain
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
     _refused: dict[_Form, UnsupportedError | None] = field(default_factory=dict["_Form", "UnsupportedError | None"])
 
@@ -88,7 +82,7 @@ class GpuWays:
         return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
-        known, chip = self._parts(), gpu(self.target)
+        known, chip = self._parts(), gpu(self.chain.target)
         found: list[Way] = []
         refused: str | None = None
         for blocks in _spread(self._choices(known, chip), min(count, _NESTS) if known.nested else count):
@@ -138,7 +132,7 @@ class GpuWays:
         return _Placed(applied, launches_of(applied, self.sizes, self.innermost))
 
     def _way(self, wanted: Schedule, placed: _Placed) -> Way:
-        chip = gpu(self.target)
+        chip = gpu(self.chain.target)
         costs = (e.cost(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in placed.launches)
         return Way(wanted, placed.applied, total(costs))
 
@@ -152,7 +146,7 @@ class GpuWays:
         if form not in self._refused:
             self._refused[form] = None
             try:
-                demand_legal(applied, self.target)
+                self.chain.demand_legal(applied)
             except UnsupportedError as error:
                 self._refused[form] = error
         refused = self._refused[form]

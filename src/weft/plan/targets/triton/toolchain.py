@@ -11,19 +11,20 @@ import torch
 
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate_gpu, gpu
+from weft.emit import triton
 from weft.errors import TargetError
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving, dense
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
-from weft.plan.targets.triton.select import GpuWays, demand_legal
+from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
-from weft.schedule import Schedule
+from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.tensor.domain import Array
 from weft.verify.cases import FAR, MANY
@@ -80,7 +81,8 @@ class TritonGpu(Toolchain):
         return Built(found.binary, found.assembled)
 
     def demand_legal(self, applied: BlockProgram) -> None:
-        demand_legal(applied, self.target)
+        for part in kernels(applied):
+            triton.demand_legal(applied, part, self.target)
 
     def runs_on(self, where: Target) -> bool:
         """Tells whether weft can call its kernels at `where`: those for AMD's GPUs it only makes."""
@@ -100,7 +102,7 @@ class TritonGpu(Toolchain):
         return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)
 
     def ways(self, fused: BlockProgram, example: Example) -> GpuWays:
-        return GpuWays(fused, example.sizes, example.innermost, self.target)
+        return GpuWays(fused, example.sizes, example.innermost, self)
 
     def tuned(
         self,
