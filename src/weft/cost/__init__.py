@@ -3,10 +3,13 @@
 In: a block program with places, the sizes, and a `Machine`. Out: `traffic`, bytes and floating-point
 operations in closed form, equal to what the interpreter counts; and `estimate`, for each kernel a
 `Cost` with the time no schedule can improve on and the time that is predicted; `closed_form`, what a kernel moves and holds with
-sizes and blocks as symbols, and the fewest transfers for any memory. Nothing is run.
+sizes and blocks as symbols, and the fewest transfers for any memory; `concrete_schedule`, what it takes of a described `Chip`, and
+`ranked`, how chips compare. Nothing is run.
 """
 
+from weft.cost.chips import CHIPS, chip
 from weft.cost.closed import ClosedForm, closed_form
+from weft.cost.concrete import ConcreteSchedule, concrete_schedule
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
@@ -14,10 +17,14 @@ from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
+from weft.cost.ranking import ChipTime, ranked
 from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
+    "CHIPS",
+    "ChipTime",
     "ClosedForm",
+    "ConcreteSchedule",
     "Corrections",
     "Cost",
     "Gpu",
@@ -27,7 +34,9 @@ __all__ = [
     "Resources",
     "Traffic",
     "by_kernel",
+    "chip",
     "closed_form",
+    "concrete_schedule",
     "corrected",
     "correcting",
     "cost_of",
@@ -40,6 +49,7 @@ __all__ = [
     "launches_of",
     "least_seconds",
     "on_chip_bytes",
+    "ranked",
     "resources",
     "total",
     "traffic",

@@ -53,6 +53,7 @@ class ClosedForm:
         unstreamed: of spaces that loops inside go over, by name, why the kernel cannot go through them in blocks with what it holds
             and moves staying the same (theorem 1): what is held grows with the space, or something is loaded once more. Other
             spaces are streamed.
+        axes: the elements of the axis that each of `groups` is a block of.
     """
 
     loaded: Mapping[str, Expr]
@@ -61,11 +62,17 @@ class ClosedForm:
     groups: tuple[Expr, ...]
     streams: tuple[Expr, ...]
     unstreamed: Mapping[str, str]
+    axes: Mapping[Expr, Expr]
 
     @property
     def transfers(self) -> Expr:
         """`H`, all values that are moved."""
         return sp.expand(sp.Add(*self.loaded.values(), *self.stored.values()))
+
+    @property
+    def least(self) -> Expr:
+        """Values that are moved where each block on the grid is all of its axis: no memory makes them fewer."""
+        return self.transfers.subs(dict(self.axes), simultaneous=True)
 
     def memory(self, *names: str) -> Expr:
         """`M`, the values held on chip: those of the given names, or all that last."""
@@ -124,7 +131,8 @@ def closed_form(part: KernelNodes) -> ClosedForm:
     )
     reasons = {space.name: walk.why_not(space) for space in spaces}
     unstreamed = {name: why for name, why in reasons.items() if why}
-    return ClosedForm(walk.loaded, walk.stored, held, symbols[True], symbols[False], unstreamed)
+    axes = {_block(m): size_of(m.axis.space) for m in own if m.place is Place.grid}
+    return ClosedForm(walk.loaded, walk.stored, held, symbols[True], symbols[False], unstreamed, axes)
 
 
 def _block(node: Map) -> Expr:

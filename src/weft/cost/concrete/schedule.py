@@ -1,0 +1,178 @@
+"""A concrete schedule of one launch on one chip: its configuration table, what fits, and the cycles of its units (A.5.2, A.5.3).
+
+In: a launch of an applied program, sizes, a `Chip`, and the blocks that the caller wants. Out: a `ConcreteSchedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, inf
+
+from weft.cost.chip import Chip, OnChip
+from weft.cost.concrete.blocks import BlockSizes, blocks, every, products
+from weft.cost.concrete.columns import Column, Columns, Engine
+from weft.cost.concrete.operations import Operation, Operations
+from weft.cost.concrete.variables import Variable
+from weft.errors import UnsupportedError
+from weft.schedule import KernelNodes
+from weft.tensor.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class ConcreteSchedule:
+    """A launch as loops over columns.
+
+    Attributes:
+        columns: in order.
+        variables: in order of appearance; those of the thread block are there once, the others for each thread group.
+        blocks: sizes, and what they are multiples of.
+        groups: thread groups that compute, of `blocks.group` threads: as many as registers, shared memory and threads allow.
+        producers: thread groups left over that move data for them.
+    """
+
+    chip: Chip
+    columns: tuple[Column, ...]
+    variables: tuple[Variable, ...]
+    blocks: BlockSizes
+    groups: int
+    producers: int
+
+    def __str__(self) -> str:
+        """Return the configuration table, what fits, and the columns."""
+        names = _letters(len(self.variables))
+        lines = [f"{name}  {variable}" for name, variable in zip(names, self.variables, strict=True)]
+        for memory in (OnChip.registers, OnChip.shared):
+            whole, own = self.bytes(memory, shared=True), self.bytes(memory)
+            lines.append(
+                f"{memory.value}: {whole} bytes a thread block, {own} a thread group: room for {self.fits(memory):.2f} groups"
+            )
+        lines.append(
+            f"{self.groups} groups of {self.blocks.group} threads compute, {self.producers} are left to move data"
+        )
+        for column in self.columns:
+            depth = "  " * ((column.loop != "") + len(column.inside))
+            inside = "".join(f"{each}: " for each in column.inside)
+            lines.append(f"{depth}{inside}{column.what}  [{''.join(names[i] for i in column.live)}]")
+        for loop in dict.fromkeys(c.loop for c in self.columns if c.loop):
+            busy = ", ".join(f"{unit.value} {cycles:.0f}" for unit, cycles in self.cycles(loop).items())
+            lines.append(f"cycles of an iteration of {loop}: {busy}")
+        return "\n".join(lines)
+
+    def bytes(self, memory: OnChip, *, shared: bool = False) -> int:
+        """Return the bytes of a thread group's variables in `memory`; with `shared`, of those that all groups share."""
+        return sum(v.bytes for v in self.variables if v.kind.memory is memory and v.kind.shared is shared)
+
+    def fits(self, memory: OnChip) -> float:
+        """Return how many thread groups `memory` has room for, in full and parts."""
+        return _fits(self.chip, self.variables, memory)
+
+    def cycles(self, loop: str) -> Mapping[Engine, float]:
+        """Return the cycles that an iteration of `loop` keeps each unit of a multiprocessor busy, all thread groups together.
+
+        The paper counts matrix units, exponentials, and multiplications with additions of rows; shared memory it leaves out.
+        """
+        found: dict[Engine, float] = {}
+        for column in self.columns:
+            for work in column.work if column.loop == loop else ():
+                if work.unit is not Engine.device:
+                    times = 1 if work.once else self.groups
+                    found[work.unit] = found.get(work.unit, 0.0) + times * work.amount / self.rate(
+                        work.unit, work.dtype
+                    )
+        return found
+
+    def rate(self, unit: Engine, dtype: DType) -> float:
+        """Return what `unit` of one multiprocessor does in a cycle: FLOPs of blocks, operations, results, or bytes."""
+        chip = self.chip
+        match unit:
+            case Engine.matrix:
+                return chip.matrix[dtype].flops
+            case Engine.vector:
+                return chip.vector.get(dtype, chip.vector[DType.float32]) / 2
+            case Engine.special:
+                return chip.special
+            case Engine.shared | Engine.device:
+                level = chip.level(unit.value)
+                return level.bytes_per_second / chip.multiprocessors / chip.hertz
+
+    def busiest(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
+        """Return the cycles of an iteration of `loop` where all of `units` work at the same time: those of the busiest.
+
+        Columns of one thread group follow each other, so that needs as many at different places as `pipelines` says.
+        """
+        return max(c for unit, c in self.cycles(loop).items() if unit in units)
+
+    def pipelines(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> int:
+        """Return how many groups must be at different columns for the busiest of `units` never to wait."""
+        found = [c for unit, c in self.cycles(loop).items() if unit in units]
+        return ceil(sum(found) / max(found))
+
+    def flops(self, loop: str) -> float:
+        """Return the FLOPs of matrix units of one multiprocessor in an iteration of `loop`."""
+        work = (w for c in self.columns if c.loop == loop for w in c.work if w.unit is Engine.matrix)
+        return self.groups * sum(w.amount for w in work)
+
+    def flops_per_second(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
+        """Return those of one multiprocessor in a second, where `units` work at the same time."""
+        return self.flops(loop) / self.busiest(loop, units) * self.chip.hertz
+
+    def bandwidth(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
+        """Return the bytes a second that one multiprocessor must get from device memory not to wait for it in `loop`."""
+        work = [w for c in self.columns if c.loop == loop for w in c.work if w.unit is Engine.device]
+        moved = sum(w.amount * (1 if w.once else self.groups) for w in work)
+        return moved / self.busiest(loop, units) * self.chip.hertz
+
+
+def concrete_schedule(
+    part: KernelNodes,
+    chip: Chip,
+    sizes: Mapping[str, int],
+    *,
+    computed: DType = DType.float32,
+    given: Mapping[str, int] | None = None,
+    streams: Mapping[str, int] | None = None,
+) -> ConcreteSchedule:
+    """Derive the concrete schedule of the launch `part` of an applied program on `chip`.
+
+    Args:
+        sizes: elements of each space, by name.
+        computed: the type of all that the launch computes, states and results of matmuls too.
+        given: blocks by the names of loops: of a thread group for loops on the grid, of an iteration for others; the least that
+            are allowed for those it does not name.
+        streams: elements of its loop's block that are loaded at once, by memory.
+
+    Raises:
+        UnsupportedError: an operator has no columns, a block is not allowed, the chip has no unit for a matmul, or nothing fits.
+    """
+    listed = Operations()
+    found = listed.of(part.nodes, (*part.reads, *part.writes))
+    known = products(found, chip, computed)
+    sized = blocks(found, listed.groups, known, chip, given or {}, sizes)
+    readers: dict[int, list[Operation]] = {}
+    for op in every(found):
+        for value in op.inputs:
+            readers.setdefault(id(value), []).append(op)
+    walk = Columns(chip, sized, known, computed, sizes, streams or {}, readers)
+    walk.walk(found)
+    variables = tuple(walk.allocation.variables)
+    limits = [_fits(chip, variables, memory) for memory in (OnChip.registers, OnChip.shared)]
+    most = chip.thread_block // sized.group
+    groups = floor(min(*limits, most))
+    if groups < 1:
+        raise UnsupportedError(f"a thread group's variables do not fit {chip.name}")
+    producers = most - groups if chip.producers else 0
+    return ConcreteSchedule(chip, tuple(walk.columns), variables, sized, groups, producers)
+
+
+def _fits(chip: Chip, variables: Sequence[Variable], memory: OnChip) -> float:
+    own, shared = (
+        sum(v.bytes for v in variables if v.kind.memory is memory and v.kind.shared is each) for each in (False, True)
+    )
+    room = chip.thread_block_bytes if memory is OnChip.shared else chip.level("registers").bytes
+    return (room - shared) / own if own else inf
+
+
+def _letters(count: int) -> list[str]:
+    """Name variables A, B .. Z, A1 .."""
+    return [chr(ord("A") + i % 26) + (str(i // 26) if i >= 26 else "") for i in range(count)]
