@@ -23,7 +23,7 @@ from math import prod
 
 from weft.block.program import Buffer, Collapse, Dot, Load, Pointwise, Store
 from weft.cost.chip import Chip, OnChip
-from weft.cost.concrete.blocks import UnitMatmul, BlockSizes, every
+from weft.cost.concrete.blocks import BlockSizes, UnitMatmul, every
 from weft.cost.concrete.operations import ColumnValue, Loop, Operation, made
 from weft.cost.concrete.variables import Arrangement, Variable, VariableKind, Variables
 from weft.tensor import optable
