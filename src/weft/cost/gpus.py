@@ -1,17 +1,18 @@
-"""GPUs as the cost model sees them: rates and sizes of the architectures that kernels are made for.
+"""GPUs as the model of time sees them: what kernels attain of the published rates of a `Chip`.
 
-The rates of an H200 (sm_90) are measured (docs/measurements/gpu-first-kernels.md), the others published: of an A100 (sm_80),
-a B200 (sm_100) and an MI300X (gfx942), at the share that an H200 reaches of its own. As on a CPU, nothing is timed here.
-
-Cycles, widths and matmuls a cycle are published ones. Latencies are rules of thumb of the same order on all of them; `lone_warp`,
-`step_cycles` and `launch_seconds` are read off the first kernels' times on an H200 (docs/internals/gpu-model.md).
+Shares were measured on an H200 (docs/measurements/gpu-first-kernels.md); other chips are taken to reach the same. As on a
+CPU, nothing is timed here. Latencies are rules of thumb of the same order on all of them; `lone_warp`, `step_cycles` and
+`launch_seconds` are read off the first kernels' times on an H200 (docs/internals/gpu-model.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from weft.cost.chip import Chip
+from weft.cost.chips import chip
 from weft.cost.machine import Machine, MemoryLevel
 from weft.errors import TargetError
 from weft.target import Target
@@ -95,29 +96,71 @@ class Gpu:
         )
 
 
-def _tensor_cores(half: float, byte: float | None) -> dict[DType, float]:
-    """Returns the rates of matmuls by the operands' type; `byte`: of 8 bits, None where bytes run as half precision."""
-    wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
-    narrow = dict.fromkeys((DType.float8_e4m3fn, DType.float8_e5m2, DType.int8, DType.uint8), byte or half)
-    return {**wide, **narrow}
+@dataclass(frozen=True, slots=True)
+class _Attained:
+    """Shares of published rates that kernels reach.
 
+    Attributes:
+        halves, bytes: of matrix units, with operands of 16 bits and of 8.
+        vectors, memory: of the others.
+        cache: bytes per second of the second-level cache; no share: makers publish none.
+        shared: bytes a second of shared memory, likewise.
+    """
+
+    halves: float
+    bytes: float
+    vectors: float
+    memory: float
+    cache: float
+    shared: float
+
+
+def _gpu(known: Chip, attained: _Attained, boost: float, **own: Any) -> Gpu:
+    """Return what kernels attain on a chip; `boost`: its clock where a kernel does not run into the limit of power."""
+    halves, narrow = known.matrix[DType.bfloat16], (DType.int8, DType.uint8, DType.float8_e4m3fn, DType.float8_e5m2)
+    half = known.matrix_flops(DType.bfloat16) * attained.halves
+    wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
+    few = {
+        t: known.matrix_flops(t) * attained.bytes if known.unit_of(t) is not halves and t in known.matrix else half
+        for t in narrow
+    }
+    levels = {level.name: level for level in known.levels}
+    last = levels.get("L3", levels["L2"])
+    return Gpu(
+        known.name.removesuffix(" SXM"),
+        known.multiprocessors,
+        known.vector[DType.float32] * known.multiprocessors * boost * attained.vectors,
+        {**wide, **few},
+        levels["device memory"].bytes_per_second * attained.memory,
+        attained.cache,
+        attained.shared,
+        last.bytes,
+        known.thread_block_bytes,
+        int(levels["shared memory"].bytes),
+        levels["device memory"].bytes,
+        hertz=boost,
+        matmul_fmas_per_cycle=halves.flops // 2,
+        lanes=known.vector[DType.float32] // 2,
+        registers=int(levels["registers"].bytes) // 4,
+        threads=known.threads,
+        warp=known.warp,
+        **own,
+    )
+
+
+# Measured on an H200 (docs/measurements/gpu-first-kernels.md): operations of matmuls, others, and bytes of memory. Other chips are
+# taken to reach the same shares.
+_H200 = _Attained(672 / 989, 1240 / 1979, 0.897, 4.27 / 4.8, cache=10e12, shared=33e12)
 
 _GPUS = {
-    Target("cuda", "80"): Gpu(
-        "A100", 108, 17e12, _tensor_cores(212e12, 424e12), 1.7e12, 4e12, 17e12, 40e6, 163 << 10, 164 << 10, 80e9,
-        hertz=1.41e9, matmul_fmas_per_cycle=1024, lanes=64,
+    Target("cuda", "80"): _gpu(chip("A100 SXM"), replace(_H200, cache=4e12, shared=17e12), 1.41e9),
+    Target("cuda", "90"): _gpu(chip("H200 SXM"), _H200, 1.98e9, warpgroups=True, warp_share=0.5),
+    Target("cuda", "100"): _gpu(
+        chip("B200"), replace(_H200, cache=15e12, shared=37e12), 1.92e9,
+        warpgroups=True, warp_share=0.25, tensor_memory=True,
     ),
-    Target("cuda", "90"): Gpu(
-        "H200", 132, 60e12, _tensor_cores(672e12, 1240e12), 4.27e12, 10e12, 33e12, 50e6, 227 << 10, 228 << 10, 141e9,
-        hertz=1.98e9, matmul_fmas_per_cycle=2048, warpgroups=True, warp_share=0.5,
-    ),
-    Target("cuda", "100"): Gpu(
-        "B200", 148, 65e12, _tensor_cores(1500e12, 3000e12), 6.8e12, 15e12, 37e12, 126e6, 227 << 10, 228 << 10, 180e9,
-        hertz=1.92e9, matmul_fmas_per_cycle=4096, warpgroups=True, warp_share=0.25, tensor_memory=True,
-    ),
-    Target("hip", "gfx942"): Gpu(
-        "MI300X", 304, 110e12, _tensor_cores(800e12, 1600e12), 4.3e12, 12e12, 60e12, 256e6, 64 << 10, 64 << 10, 192e9,
-        hertz=2.1e9, matmul_fmas_per_cycle=1024, copies_ahead=False, operands_in_registers=True, warp=64,
+    Target("hip", "gfx942"): _gpu(
+        chip("MI300X"), replace(_H200, cache=12e12, shared=60e12), 2.1e9, copies_ahead=False, operands_in_registers=True,
     ),
 }  # fmt: skip
 
@@ -146,7 +189,7 @@ def gpu(target: Target) -> Gpu:
         kinds = ", ".join(map(str, (*_GPUS, *(Target("cuda", arch) for arch in _LIKE))))
         raise TargetError(f"weft makes no kernels for {target}{why}", todo=f"use the CPU, or one of {kinds}")
     like, thread_block, multiprocessor = _LIKE[target.arch]
-    chip = _GPUS[Target("cuda", like)]
+    known = _GPUS[Target("cuda", like)]
     return replace(
-        chip, name=f"{chip.name}-like", thread_block_bytes=thread_block << 10, shared_bytes=multiprocessor << 10
+        known, name=f"{known.name}-like", thread_block_bytes=thread_block << 10, shared_bytes=multiprocessor << 10
     )
