@@ -101,12 +101,12 @@ class ConcreteSchedule:
 
         Columns of one thread group follow each other, so that needs as many at different places as `pipelines` says.
         """
-        return max(c for unit, c in self.cycles(loop).items() if unit in units)
+        return max((c for unit, c in self.cycles(loop).items() if unit in units), default=0.0)
 
     def pipelines(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> int:
         """Return how many groups must be at different columns for the busiest of `units` never to wait."""
         found = [c for unit, c in self.cycles(loop).items() if unit in units]
-        return ceil(sum(found) / max(found))
+        return ceil(sum(found) / max(found)) if found else 0
 
     def flops(self, loop: str) -> float:
         """Return the FLOPs of matrix units of one multiprocessor in an iteration of `loop`."""
@@ -117,11 +117,14 @@ class ConcreteSchedule:
         """Return those of one multiprocessor in a second, where `units` work at the same time."""
         return self.flops(loop) / self.busiest(loop, units) * self.chip.hertz
 
+    def moved(self, loop: str) -> float:
+        """Return the bytes that one multiprocessor loads and stores in an iteration of `loop`."""
+        work = (w for c in self.columns if c.loop == loop for w in c.work if w.unit is Engine.device)
+        return sum(w.amount * (1 if w.once else self.groups) for w in work)
+
     def bandwidth(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
         """Return the bytes a second that one multiprocessor must get from device memory not to wait for it in `loop`."""
-        work = [w for c in self.columns if c.loop == loop for w in c.work if w.unit is Engine.device]
-        moved = sum(w.amount * (1 if w.once else self.groups) for w in work)
-        return moved / self.busiest(loop, units) * self.chip.hertz
+        return self.moved(loop) / self.busiest(loop, units) * self.chip.hertz
 
 
 def concrete_schedule(
