@@ -6,25 +6,31 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 sizes and blocks as symbols, and the fewest transfers for any memory. Nothing is run.
 """
 
+from weft.cost.calibration import Calibration, Observation, fitted, gpu_features
 from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
-from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
+from weft.cost.gpu_model import Bounds, Cycles, Launch, Terms, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
+    "Bounds",
+    "Calibration",
     "ClosedForm",
     "Corrections",
     "Cost",
+    "Cycles",
     "Gpu",
     "Launch",
     "Machine",
     "MemoryLevel",
+    "Observation",
     "Resources",
+    "Terms",
     "Traffic",
     "by_kernel",
     "closed_form",
@@ -34,8 +40,10 @@ __all__ = [
     "dependents",
     "estimate",
     "estimate_gpu",
+    "fitted",
     "fused_at",
     "gpu",
+    "gpu_features",
     "in_levels",
     "launches_of",
     "least_seconds",
