@@ -6,12 +6,12 @@ operations in closed form, equal to what the interpreter counts; and `estimate`,
 sizes and blocks as symbols, and the fewest transfers for any memory. Nothing is run.
 """
 
-from weft.cost.calibration import Calibration, Observation, fitted, gpu_features
+from weft.cost.calibration import Calibration, Observation, cpu_features, fitted, gpu_features
 from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
-from weft.cost.gpu_model import Bounds, Cycles, Launch, Terms, estimate_gpu, launches_of
+from weft.cost.gpu_model import Bounds, Breakdown, Cycles, Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
@@ -19,6 +19,7 @@ from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
     "Bounds",
+    "Breakdown",
     "Calibration",
     "ClosedForm",
     "Corrections",
@@ -30,13 +31,13 @@ __all__ = [
     "MemoryLevel",
     "Observation",
     "Resources",
-    "Terms",
     "Traffic",
     "by_kernel",
     "closed_form",
     "corrected",
     "correcting",
     "cost_of",
+    "cpu_features",
     "dependents",
     "estimate",
     "estimate_gpu",

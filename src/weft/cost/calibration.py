@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.cost.gpu_model import Terms
+from weft.cost.estimate import Cost
+from weft.cost.gpu_model import Breakdown
 
 # Of a feature's distance from its mean, in standard deviations: what is further away was not measured.
 _FARTHEST = 3.0
@@ -106,7 +107,7 @@ def _standard(
     return np.clip(apart, -_FARTHEST, _FARTHEST)
 
 
-def gpu_features(launches: Sequence[Terms]) -> dict[str, float]:
+def gpu_features(launches: Sequence[Breakdown]) -> dict[str, float]:
     """Computes the features of launches that run one after the other on a GPU: shares of the predicted time, and how full it is.
 
     Of several launches, the one that is predicted to take longest says how full.
@@ -131,4 +132,19 @@ def gpu_features(launches: Sequence[Terms]) -> dict[str, float]:
         "threads": math.log2(found.resident * found.threads / _THREADS),
         "waves": math.log2(found.waves),
         "unfilled": (1 - found.last_wave) / found.waves,
+    }
+
+
+def cpu_features(launches: Sequence[Cost]) -> dict[str, float]:
+    """Computes the features of launches that run one after the other on a CPU: how much is moved again, and what for."""
+    predicted = sum(each.predicted_seconds for each in launches)
+    moved = sum(each.bytes_read + each.bytes_written for each in launches)
+    unique = sum(each.unique_bytes for each in launches)
+    flops = sum(each.flops for each in launches)
+    return {
+        "launches": float(len(launches)),
+        "floor": sum(each.floor_seconds for each in launches) / predicted,
+        "again": math.log2(max(moved, 1) / max(unique, 1)),
+        "intensity": math.log2(max(flops, 1) / max(unique, 1)),
+        "written": sum(each.bytes_written for each in launches) / max(moved, 1),
     }

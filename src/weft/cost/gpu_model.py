@@ -98,7 +98,7 @@ class Cycles:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Breakdown:
     """What the predicted time of a launch is made of; `launch_seconds` is the part of `predicted_seconds` that starts it."""
 
     predicted_seconds: float
@@ -122,14 +122,14 @@ class Launch:
         """Estimates the cost on `chip`."""
         return _cost(self.work, self.counted, chip, warps, stages)
 
-    def terms(self, chip: Gpu, warps: int, stages: int) -> Terms:
+    def breakdown(self, chip: Gpu, warps: int, stages: int) -> Breakdown:
         """Lists what the predicted time is made of."""
         model, bounds = _bounded(self.work, self.counted, chip, warps, stages)
         parts = [(region.runs, model.parts(region)) for region in self.work.body.all()]
         matmuls, waiting, vectors, accesses = (sum(runs * own[i] for runs, own in parts) for i in range(4))
         cycles = Cycles(matmuls, waiting, vectors, accesses)
         predicted = chip.launch_seconds + bounds.seconds
-        return Terms(predicted, chip.launch_seconds, bounds, cycles, model.found, warps, stages)
+        return Breakdown(predicted, chip.launch_seconds, bounds, cycles, model.found, warps, stages)
 
     def pipelines(self, chip: Gpu) -> bool:
         """Tells whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several in flight."""
