@@ -7,13 +7,14 @@ sizes and blocks as symbols, and the fewest transfers for any memory; `concrete_
 `ranked`, how chips compare. Nothing is run.
 """
 
+from weft.cost.calibration import Calibration, Observation, cpu_features, fitted, gpu_features
 from weft.cost.chips import CHIPS, chip
 from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.concrete import ConcreteSchedule, concrete_schedule
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_limits import Resources, resources, unfit
-from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
+from weft.cost.gpu_model import Bounds, Breakdown, Cycles, Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
@@ -22,15 +23,20 @@ from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
     "CHIPS",
+    "Bounds",
+    "Breakdown",
+    "Calibration",
     "ChipTime",
     "ClosedForm",
     "ConcreteSchedule",
     "Corrections",
     "Cost",
+    "Cycles",
     "Gpu",
     "Launch",
     "Machine",
     "MemoryLevel",
+    "Observation",
     "Resources",
     "Traffic",
     "by_kernel",
@@ -40,11 +46,14 @@ __all__ = [
     "corrected",
     "correcting",
     "cost_of",
+    "cpu_features",
     "dependents",
     "estimate",
     "estimate_gpu",
+    "fitted",
     "fused_at",
     "gpu",
+    "gpu_features",
     "in_levels",
     "launches_of",
     "least_seconds",

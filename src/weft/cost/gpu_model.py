@@ -65,6 +65,52 @@ def estimate_gpu(
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds that a launch takes at least, without what starts it.
+
+    Attributes:
+        memory: to move all bytes of memory once.
+        arithmetic: to do all operations at full rate.
+        cache: to move all bytes from the second-level cache.
+        waves: of all waves of the grid, by what thread blocks wait for.
+    """
+
+    memory: float
+    arithmetic: float
+    cache: float
+    waves: float
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are predicted."""
+        bounds = (self.waves, max(self.memory, self.arithmetic), self.cache)
+        return sum(b**_OVERLAP for b in bounds) ** (1 / _OVERLAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Cycles of a thread block that is alone, in all its iterations: each part as if nothing else hid it."""
+
+    matmuls: float
+    waiting: float
+    vectors: float
+    accesses: float
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """What the predicted time of a launch is made of; `launch_seconds` is the part of `predicted_seconds` that starts it."""
+
+    predicted_seconds: float
+    launch_seconds: float
+    bounds: Bounds
+    cycles: Cycles
+    found: Resources
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """What one launch of an applied program does, whatever its warps and stages; `merges`: it merges segments."""
 
@@ -75,6 +121,15 @@ class Launch:
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         """Estimates the cost on `chip`."""
         return _cost(self.work, self.counted, chip, warps, stages)
+
+    def breakdown(self, chip: Gpu, warps: int, stages: int) -> Breakdown:
+        """Lists what the predicted time is made of."""
+        model, bounds = _bounded(self.work, self.counted, chip, warps, stages)
+        parts = [(region.runs, model.parts(region)) for region in self.work.body.all()]
+        matmuls, waiting, vectors, accesses = (sum(runs * own[i] for runs, own in parts) for i in range(4))
+        cycles = Cycles(matmuls, waiting, vectors, accesses)
+        predicted = chip.launch_seconds + bounds.seconds
+        return Breakdown(predicted, chip.launch_seconds, bounds, cycles, model.found, warps, stages)
 
     def pipelines(self, chip: Gpu) -> bool:
         """Tells whether there can be a pipeline on `chip`: a loop of several iterations loads, and has not several in flight."""
@@ -97,14 +152,26 @@ def launches_of(
 
 
 def _cost(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:
+    read, written, unique = _moved_once(counted)
+    _, bounds = _bounded(work, counted, chip, warps, stages)
+    predicted = chip.launch_seconds + bounds.seconds
+    floor = max(bounds.memory, bounds.arithmetic)
+    return Cost(read, written, sum(counted.flops.values()), unique, floor, predicted)
+
+
+def _moved_once(counted: Traffic) -> tuple[int, int, int]:
+    """Counts the bytes that a launch reads and writes, and those of its lists, each element once."""
     read = {name: size for name, size in counted.loaded.items() if name in counted.shared}
     written = sum(size for name, size in counted.stored.items() if name in counted.shared)
     unique = sum(min(counted.lists[name], size) for name, size in read.items()) + written
-    flops = sum(counted.flops.values())
+    return sum(read.values()), written, unique
+
+
+def _bounded(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> tuple[_Model, Bounds]:
+    """Finds what bounds the time of a launch, and how its thread blocks run."""
+    unique = _moved_once(counted)[2]
     matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
-    vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops
-    floor = max(unique / chip.dram, matmuls, vectors)
-    found = resources_of(work, chip, warps, stages)
+    vectors = (sum(counted.flops.values()) - sum(counted.matrix_flops.values())) / chip.vector_flops
     padded: Counter[str] = Counter()
     for region in work.body.all():
         for load in region.loads:
@@ -114,11 +181,10 @@ def _cost(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages
     shares = {name: size / max(1, padded[name]) for name, size in moved.items()}
     first = min(1.0, unique / max(1, sum(moved.values())))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
-    on_chip = _Model(chip, found, warps, stages, memory, shares).waves(work)
+    model = _Model(chip, resources_of(work, chip, warps, stages), warps, stages, memory, shares)
     spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
-    bounds = (on_chip, floor, sum(size * spread[name] for name, size in moved.items()) / chip.cache)
-    predicted = chip.launch_seconds + sum(b**_OVERLAP for b in bounds) ** (1 / _OVERLAP)
-    return Cost(sum(read.values()), written, flops, unique, floor, predicted)
+    cache = sum(size * spread[name] for name, size in moved.items()) / chip.cache
+    return model, Bounds(unique / chip.dram, max(matmuls, vectors), cache, model.waves(work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +265,10 @@ class _Model:
 
     def alone(self, region: LoopWork) -> float:
         """Computes the cycles of one run of `region` in a thread block that is alone, without waiting for memory."""
+        return sum(self.parts(region)) + self.chip.step_cycles
+
+    def parts(self, region: LoopWork) -> tuple[float, float, float, float]:
+        """Lists the cycles of `alone`: of matmuls, of waiting for results, of elementwise work, of loads and stores."""
         chip, each = self.chip, self.warps_each
         matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
         # Warps of one scheduler wait for their own matmuls; those of the others are done meanwhile.
@@ -210,13 +280,7 @@ class _Model:
             any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.matmuls, matmuls, strict=True)
         )
         waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
-        return (
-            own
-            + waiting
-            + max(chip.lone_warp, each) * self.vectors(region)
-            + each * self.copies(region)
-            + chip.step_cycles
-        )
+        return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
 
     @property
     def warps_each(self) -> float:

@@ -7,7 +7,6 @@ warm start times nothing. A candidate that fails in any step is listed with its 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from weft.errors import WeftError
 from weft.options import current
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
-from weft.plan.targets.graphs import awake, cache_filler, capturing, replay_times, replayed
+from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
 from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
@@ -39,10 +38,6 @@ _TRIED = {"quick": 12, "full": 64}
 _CLOSELY = {"quick": 4, "full": 8}
 # The most warps and stages, the likeliest, that are tried of one of these.
 _VARIANTS = 5
-# Timed calls of a candidate; what is so much slower than the best after the first few has no more.
-_LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
-# Seconds without work after which a GPU's cycles are taken to be low.
-_IDLE = 0.2
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
 # So many of the fastest candidates have their kernels built and judged before the tuner gives up. Those of one program that have a
@@ -360,8 +355,7 @@ class _Timing:
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
         self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
-        self.flush = cache_filler(device)
-        self.idle_since = -math.inf
+        self.timer = GraphTimer(cache_filler(device))
 
     def measured(self, ready: Ready, best: float) -> float | str:
         """Measures the median seconds of a call, or says why it cannot be taken."""
@@ -369,7 +363,7 @@ class _Timing:
             run = self._run(ready)
             run()
             torch.cuda.synchronize(self.device)  # what fails, fails here
-            return self._timed(run, best)
+            return self.timer.median(run, best)
         except WeftError as error:
             return error.what
         except torch.OutOfMemoryError:
@@ -385,18 +379,6 @@ class _Timing:
             return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
 
         return run
-
-    def _timed(self, run: Run, best: float) -> float:
-        run = replayed(run)  # what starting several kernels costs the host would hide what they cost
-        run()
-        if time.perf_counter() - self.idle_since > _IDLE:
-            awake(self.flush)
-        taken = replay_times(run, self.flush, _LEAST)
-        begin = time.perf_counter()
-        while min(taken) <= _HOPELESS * best and len(taken) < _MOST and time.perf_counter() - begin < _SECONDS:
-            taken += replay_times(run, self.flush, _LEAST)
-        self.idle_since = time.perf_counter()
-        return statistics.median(taken)
 
 
 def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
