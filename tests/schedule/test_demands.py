@@ -7,9 +7,11 @@ import pytest
 from testkit.block import programs
 from testkit.schedules import fused
 from weft.block.program import BlockProgram, Map
+from weft.block.room import Room, room_of
 from weft.block.walk import maps
 from weft.emit.triton import GRANULARITY
 from weft.schedule import EXACT, Level, LevelPlace, LoopSchedule, Schedule, apply, with_demands
+from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit
@@ -34,7 +36,7 @@ def linear(dtype: DType, k: tuple[Level, ...] = (Level(LOOP, 8),)) -> dict[str, 
 def test_blocks_of_a_matmul_have_the_room_that_its_unit_wants(dtype: DType, depth: int) -> None:
     """More in depth where factors have 8 bits."""
     loops = linear(dtype)
-    assert {name: node.least for name, node in loops.items()} == {"m": 16, "n": 16, "k": depth}
+    assert {name: room_of(node, {}) for name, node in loops.items()} == {"m": 16, "n": 16, "k": depth}
     assert [node.tile for node in loops.values()] == [4, 8, 8]
 
 
@@ -49,7 +51,7 @@ def test_a_mask_of_bools_asks_for_no_more_depth() -> None:
     )
     program = fused(TensorProgram(inputs, (matmul, masked), ("z",)))
     applied = placed(program, m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=(Level(LOOP, 8),))
-    assert {node.least for node in maps(applied.graph)} == {16}
+    assert {room_of(node, {}) for node in maps(applied.graph)} == {16}
 
 
 def test_nothing_is_asked_of_a_cpus_loops() -> None:
@@ -90,5 +92,6 @@ def test_whole_blocks_of_one_space_have_the_same_room() -> None:
     program = fused(programs.two_layers(DType.float8_e5m2))
     levels = {m.name[0]: (Level(WHOLE),) for m in maps(program.graph)}
     applied = placed(program, **levels | {"m": (Level(GRID, 16),)})
-    rooms = {(node.axis.space.name, node.least) for node in maps(applied.graph) if node.tile is None}
-    assert rooms == {("K", 32), ("N", 32), ("P", 16)}  # n: the columns of one matmul, the depth of another
+    rooms = {room_of(node, {}) for node in maps(applied.graph) if node.tile is None}
+    # n: the columns of one matmul, the depth of another
+    assert rooms == {Room(Space("K"), 32), Room(Space("N"), 32), Room(Space("P"), 16)}

@@ -34,11 +34,6 @@ EXACT = Granularity()
 """Of a target whose blocks have just their elements."""
 
 
-def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least `number`: blocks have no other sizes on a GPU."""
-    return 1 << max(0, number - 1).bit_length()
-
-
 def multiplied(left: DType, right: DType) -> tuple[DType, DType]:
     """Return the types as which matrix units multiply operands of types `left` and `right`: float32 where they differ."""
     alike = left is right or (left.is_kept and right.is_kept)
