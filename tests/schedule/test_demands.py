@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from testkit.block import programs
@@ -11,7 +13,7 @@ from weft.block.room import Room, room_of
 from weft.block.walk import maps
 from weft.emit.triton import GRANULARITY
 from weft.schedule import EXACT, Level, LevelPlace, LoopSchedule, Schedule, apply, with_demands
-from weft.tensor.axes import Space
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit
@@ -85,6 +87,25 @@ def test_a_merge_of_segments_runs_several_iterations_as_one() -> None:
         merges = [m for m in maps(applied.graph) if m.unit and m.state is not None]
         assert [m.demands.unroll for m in merges] == [together]
         assert all(m.demands.pipelined is (together == 1) for m in merges)
+
+
+def test_another_sum_of_single_elements_does_not() -> None:
+    """Eight heads, whose matmuls are in memory, are not the segments of a loop."""
+    (m, n, k), h = programs.axes("m", "n", "k"), Axis("h", Space("H", 8))
+    heads = programs.matmul("p", Use("x", (h, m, k)), Use("w", (h, n, k)), k)
+    total = Reduction("y", (m, n), DType.float32, Monoid.sum, Use("p", (h, m, n)), (h,))
+    inputs = (programs.tensor("x", h, m, k), programs.tensor("w", h, n, k))
+    program = fused(TensorProgram(inputs, (heads, total), ("y",)))
+    applied = placed(program, h=(Level(LOOP, 1),), m=(Level(GRID, 16),), n=(Level(GRID, 16),), k=(Level(LOOP, 16),))
+    (summed,) = (m for m in maps(applied.graph) if m.unit and m.state is not None)
+    assert (summed.demands.unroll, summed.demands.pipelined) == (1, True)
+
+
+def test_loops_are_told_apart_by_their_axes() -> None:
+    applied = placed(fused(programs.linear_relu()), m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=(Level(LOOP, 8),))
+    *_, m = applied.graph.nodes
+    with pytest.raises(AssertionError, match="axis of its own"):
+        with_demands(replace(applied, graph=replace(applied.graph, nodes=(m, m))), GRANULARITY)
 
 
 def test_whole_blocks_of_one_space_have_the_same_room() -> None:

@@ -372,8 +372,7 @@ def _check_edges(graph: Graph) -> None:
 
 
 def _same_blocks(first: Map, rest: Map) -> bool:
-    same = first.axis.space == rest.axis.space and first.unit == rest.unit and first.tile == rest.tile
-    return same and (first.place is Place.whole) == (rest.place is Place.whole)
+    return first.axis.space == rest.axis.space and first.unit == rest.unit and first.tile == rest.tile
 
 
 def _own_axes(node: Map) -> set[Axis]:
