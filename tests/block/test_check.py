@@ -203,6 +203,8 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("all loops have a place, or none has", "k", edit("m", place=Place.grid, tile=8)),
     ("a loop in a place has a tile, one over the whole has none", "m", edit("m", tile=8)),
     ("a block has an element at the least", "m", at(placed(SUM), "m", lambda m: replace(m, tile=0))),
+    ("a loop over whole blocks goes block by block", "k",
+     at(PEELED, "k", lambda m: replace(m, place=Place.whole, tile=None))),
     ("a unit loop goes by single elements", "m",
      at(placed(SUM), "m", lambda m: replace(m, unit=True))),
     ("output_axes match the outputs", "program", top(output_axes=())),

@@ -21,10 +21,12 @@ from testkit.schedules import fused
 from weft.block.program import Fill
 from weft.block.ranges import Part
 from weft.block.walk import maps
+from weft.cost import by_kernel
+from weft.cost.gpu_work import work_of
 from weft.emit.triton import BlockConstant, GridLoop, TritonKernel, WholeConstant, demand_legal, emit, prelude
 from weft.emit.triton.scalar import NOTHING_EXACT, Text, expression
 from weft.errors import InvalidProgramError, UnsupportedError
-from weft.schedule import kernels
+from weft.schedule import LevelPlace, LoopSchedule, kernels
 from weft.target import Target
 from weft.tensor import optable
 from weft.tensor.axes import Axis, Space
@@ -347,12 +349,23 @@ def _launches(case: Case) -> list[TritonKernel]:
     return [emit(case.program, nodes, "kernel", dims_of(case.program)) for nodes in kernels(case.program)]
 
 
-def _copy(rows: int | None, columns: int) -> Case:
+@pytest.mark.parametrize("place", [GRID, LOOP, WHOLE])
+def test_a_block_has_no_more_lanes_than_its_space_needs(place: LevelPlace) -> None:
+    """Wherever its loop runs, in the kernel as in the model: 16 for 12 elements, and for 32 as many, all of them there."""
+    for rows, lanes, masked in ((12, 16, True), (32, 32, False)):
+        program = _copy(rows, 16, levels(place if place is WHOLE else (place, 64))).program
+        text = emit(program, kernels(program)[0], "f", dims_of(program)).text
+        assert f"m_i = tl.arange(0, {lanes})" in text
+        assert ("m_ok" in text) is masked
+        assert work_of(program, kernels(program)[0], by_kernel(program, {})[0], {}).largest == lanes * 16
+
+
+def _copy(rows: int | None, columns: int, own: LoopSchedule | None = None) -> Case:
     """y = x of so many rows, None for a size of the run, and columns."""
     m, n = (Axis(name, Space(name, size)) for name, size in (("m", rows), ("n", columns)))
     made = Elementwise("y", (m, n), DType.float32, Arg(0), (Use("x", (m, n)),))
     program = fused(TensorProgram((programs.tensor("x", m, n),), (made,), ("y",)))
-    return Case(placed(program, m=levels((GRID, 16)), n=levels((GRID, 16))), {"m": 64} if rows is None else {})
+    return Case(placed(program, m=own or levels((GRID, 16)), n=levels((GRID, 16))), {"m": 64} if rows is None else {})
 
 
 def _loaded(case: Case, folder: Path, target: Target | None = None) -> TritonProgram:

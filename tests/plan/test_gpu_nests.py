@@ -17,6 +17,7 @@ from testkit.walk import WALK_ALL, share
 from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.program import BlockProgram
+from weft.block.room import power_of_two
 from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import gpu
@@ -26,7 +27,7 @@ from weft.plan.partition.partition import Region, between_passes, partition, uni
 from weft.plan.targets.candidates import Example
 from weft.plan.targets.triton.schedules import Blocks, LoopRole, parts, schedule
 from weft.plan.targets.triton.tiles import nests
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, power_of_two
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType

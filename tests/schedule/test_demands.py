@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from testkit.block import programs
 from testkit.schedules import fused
 from weft.block.program import BlockProgram, Map
+from weft.block.room import Room, room_of
 from weft.block.walk import maps
 from weft.emit.triton import GRANULARITY
 from weft.schedule import EXACT, Level, LevelPlace, LoopSchedule, Schedule, apply, with_demands
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit
@@ -34,7 +38,7 @@ def linear(dtype: DType, k: tuple[Level, ...] = (Level(LOOP, 8),)) -> dict[str, 
 def test_blocks_of_a_matmul_have_the_room_that_its_unit_wants(dtype: DType, depth: int) -> None:
     """More in depth where factors have 8 bits."""
     loops = linear(dtype)
-    assert {name: node.least for name, node in loops.items()} == {"m": 16, "n": 16, "k": depth}
+    assert {name: room_of(node, {}) for name, node in loops.items()} == {"m": 16, "n": 16, "k": depth}
     assert [node.tile for node in loops.values()] == [4, 8, 8]
 
 
@@ -49,7 +53,7 @@ def test_a_mask_of_bools_asks_for_no_more_depth() -> None:
     )
     program = fused(TensorProgram(inputs, (matmul, masked), ("z",)))
     applied = placed(program, m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=(Level(LOOP, 8),))
-    assert {node.least for node in maps(applied.graph)} == {16}
+    assert {room_of(node, {}) for node in maps(applied.graph)} == {16}
 
 
 def test_nothing_is_asked_of_a_cpus_loops() -> None:
@@ -85,10 +89,30 @@ def test_a_merge_of_segments_runs_several_iterations_as_one() -> None:
         assert all(m.demands.pipelined is (together == 1) for m in merges)
 
 
+def test_another_sum_of_single_elements_does_not() -> None:
+    """Eight heads, whose matmuls are in memory, are not the segments of a loop."""
+    (m, n, k), h = programs.axes("m", "n", "k"), Axis("h", Space("H", 8))
+    heads = programs.matmul("p", Use("x", (h, m, k)), Use("w", (h, n, k)), k)
+    total = Reduction("y", (m, n), DType.float32, Monoid.sum, Use("p", (h, m, n)), (h,))
+    inputs = (programs.tensor("x", h, m, k), programs.tensor("w", h, n, k))
+    program = fused(TensorProgram(inputs, (heads, total), ("y",)))
+    applied = placed(program, h=(Level(LOOP, 1),), m=(Level(GRID, 16),), n=(Level(GRID, 16),), k=(Level(LOOP, 16),))
+    (summed,) = (m for m in maps(applied.graph) if m.unit and m.state is not None)
+    assert (summed.demands.unroll, summed.demands.pipelined) == (1, True)
+
+
+def test_loops_are_told_apart_by_their_axes() -> None:
+    applied = placed(fused(programs.linear_relu()), m=(Level(GRID, 4),), n=(Level(GRID, 8),), k=(Level(LOOP, 8),))
+    *_, m = applied.graph.nodes
+    with pytest.raises(AssertionError, match="axis of its own"):
+        with_demands(replace(applied, graph=replace(applied.graph, nodes=(m, m))), GRANULARITY)
+
+
 def test_whole_blocks_of_one_space_have_the_same_room() -> None:
     """A list goes from one loop to another in registers, so that their blocks are alike."""
     program = fused(programs.two_layers(DType.float8_e5m2))
     levels = {m.name[0]: (Level(WHOLE),) for m in maps(program.graph)}
     applied = placed(program, **levels | {"m": (Level(GRID, 16),)})
-    rooms = {(node.axis.space.name, node.least) for node in maps(applied.graph) if node.tile is None}
-    assert rooms == {("K", 32), ("N", 32), ("P", 16)}  # n: the columns of one matmul, the depth of another
+    rooms = {room_of(node, {}) for node in maps(applied.graph) if node.tile is None}
+    # n: the columns of one matmul, the depth of another
+    assert rooms == {Room(Space("K"), 32), Room(Space("N"), 32), Room(Space("P"), 16)}

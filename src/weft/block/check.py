@@ -57,6 +57,7 @@ def check(program: BlockProgram) -> None:
             (node.tile is not None) == tiled, node.name, "a loop in a place has a tile, one over the whole has none", ""
         )
         demand(node.tile is None or node.tile >= 1, node.name, "a block has an element at the least", node.tile)
+        demand(not applied or tiled or not node.full, node.name, "a loop over whole blocks goes block by block", "")
         demand(
             not applied or not node.unit or node.tile == 1,
             node.name,
@@ -371,8 +372,7 @@ def _check_edges(graph: Graph) -> None:
 
 
 def _same_blocks(first: Map, rest: Map) -> bool:
-    same = first.axis.space == rest.axis.space and first.unit == rest.unit and first.tile == rest.tile
-    return same and (first.place is Place.whole) == (rest.place is Place.whole)
+    return first.axis.space == rest.axis.space and first.unit == rest.unit and first.tile == rest.tile
 
 
 def _own_axes(node: Map) -> set[Axis]:

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.block.places import NO_DEMANDS, LoopDemands, Place
-from weft.block.ranges import AXES, EVERY_BLOCK, Range
+from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
+from weft.block.size import Elements, Size
 from weft.block.subscripts import Subscript
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
@@ -427,21 +428,24 @@ class Map:
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
 
     @property
-    def least(self) -> int:
-        """Return the fewest elements that one of its blocks has room for."""
+    def most(self) -> Size:
+        """Return the most elements of a block: a number, those of its space, or what the range says of all of it at once."""
         fixed = self.axis.space.fixed
-        parts = self.range.through is not None or self.range.segment is not None
-        covering = not parts if self.tile is None else fixed is not None and self.tile >= fixed
-        return self.demands.covering if covering else self.demands.least
+        if self.tile is not None:
+            return self.tile if fixed is None else min(self.tile, fixed)
+        most = self.range.bounds(self.axis.space, None).most
+        return most if fixed is None or most != Elements(self.axis.space) else fixed
+
+    @property
+    def full(self) -> bool:
+        """True where all its blocks are whole: what is left of its range belongs to another loop."""
+        return self.range.part is Part.full
 
     @property
     def runs_once(self) -> bool:
         """True where its one iteration is all there is, at any size: over the whole of its space, or over its first block."""
-        if self.range.one_block:
-            return True
-        fixed = self.axis.space.fixed
-        one_block = self.place is Place.whole or (fixed is not None and self.tile is not None and self.tile >= fixed)
-        return one_block and self.range == EVERY_BLOCK
+        covers = self.place is Place.whole or (self.tile is not None and self.most == self.axis.space.fixed)
+        return self.range.one_block or (covers and self.range == EVERY_BLOCK)
 
 
 BlockNode: TypeAlias = (

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from weft.block.program import BlockType, Map
-from weft.block.ranges import Part
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
 
@@ -26,7 +25,7 @@ class Scope:
     it has no tile."""
 
     def __post_init__(self) -> None:
-        seen = [(a, n.unit, n.range.part is Part.full, n.tile is None) for a, n in self.maps.items()]
+        seen = [(a, n.unit, n.full, n.tile is None) for a, n in self.maps.items()]
         object.__setattr__(self, "seen", frozenset(seen))
 
     def inside(self, node: Map) -> Scope:
@@ -36,7 +35,7 @@ class Scope:
     def may_be_partial(self, axis: Axis) -> bool:
         """Tell whether the current block of `axis` can have fewer valid elements than its size."""
         node = self.maps.get(axis)
-        return node is None or node.range.part is not Part.full
+        return node is None or not node.full
 
 
 def demand(holds: bool, node: str, condition: str, found: object) -> None:

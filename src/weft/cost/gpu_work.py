@@ -28,12 +28,12 @@ from weft.block.program import (
     Store,
 )
 from weft.block.residency import Frame, LiveBytes, LoopFrame, SharedBytes
+from weft.block.room import room_of
 from weft.block.scope import Scope, Types
-from weft.block.size import value
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes, multiplied, power_of_two
+from weft.schedule import KernelNodes, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -197,7 +197,6 @@ class _Walk:
     memory: LiveBytes = field(default_factory=LiveBytes)
     local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
     largest: int = 1
-    most: dict[Axis, int] = field(default_factory=dict[Axis, int])
     around: list[tuple[Axis, LoopWork]] = field(default_factory=list[tuple[Axis, "LoopWork"]])
     inside: list[Map] = field(default_factory=list[Map])
 
@@ -318,9 +317,8 @@ class _Walk:
         """Walk a map; registers of its results."""
         state = node.state
         components = () if state is None else state.components
-        span = self.span(node)
-        self.most[node.axis] = span
-        inner_lanes = {**lanes, node.axis: max(node.least, power_of_two(span))}
+        inside = scope.inside(node)
+        inner_lanes = {**lanes, node.axis: self.room(node, inside)}
         inlined = node.place is Place.grid or node.runs_once
         own = region
         if not inlined:
@@ -333,7 +331,6 @@ class _Walk:
             )
             region.inner.append(own)
             self.around.append((node.axis, own))
-        inside = scope.inside(node)
         known = infer(node.body, body_types(node, types), inside)
         held = {c.name: _elements(c.dims, inner_lanes) * max(4, c.dtype.bytes) if c.dims else 0 for c in components}
         frame = LoopFrame(self.memory, node, held)
@@ -377,23 +374,18 @@ class _Walk:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))
         return replace(memory, dims=node.dims, load=load)
 
-    def span(self, node: Map) -> int:
-        """Return the most elements that one iteration of `node` has."""
-        if node.tile is not None and node.place is not Place.whole:
-            return node.tile
-        outer = node.range.through
-        return (
-            self.most[outer]
-            if outer is not None
-            else value(node.range.bounds(node.axis.space, None).most, self.sizes, {})
-        )
+    def room(self, node: Map, scope: Scope) -> int:
+        """Return the lanes of a block of `node`, which `scope` has beside those around it."""
+        room = room_of(node, scope.maps)
+        assert room is not None, node
+        return room if isinstance(room, int) else room.of(self.sizes)
 
     def runs(self, node: Map, region: LoopWork) -> float:
         """Count how often a thread block runs an iteration of the loop `node`, in all."""
         counted = self.iterations(node)
         if counted is not None:
             return counted / self.counted.iterations
-        return region.runs * -(-node.axis.space.size(self.sizes) // max(1, node.tile or self.span(node)))
+        return region.runs * (1 if node.tile is None else -(-node.axis.space.size(self.sizes) // node.tile))
 
     def iterations(self, node: Map) -> int | None:
         """Count the iterations of all thread blocks, as counted for an operator of the body; None where it has none of its own."""

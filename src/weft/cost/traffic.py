@@ -324,10 +324,10 @@ class _Walk:
 def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: Numbered) -> list[tuple[int, CurrentBlock]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     space = node.axis.space
-    tile = node.tile if node.tile is not None else 1 if node.unit else space.size(sizes)
-    bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
+    tile = node.tile
+    bounds = node.range.bounds(space, tile)
     first, stop = value(bounds.start, sizes, scope), value(bounds.stop, sizes, scope)
-    if node.place is Place.whole:
+    if tile is None:
         tile = max(1, stop - first)
     else:
         first, last = (value(each, sizes, scope) for each in node.range.blocks(space, tile))
@@ -355,7 +355,7 @@ def _alike_segments(
     for begin in begins:
         here, lengths = {**scope, index: CurrentBlock(begin, 1)}, list[int]()
         for node in cut:
-            limits = node.range.bounds(node.axis.space, None if node.place is Place.whole else node.tile)
+            limits = node.range.bounds(node.axis.space, node.tile)
             lengths.append(value(limits.stop, sizes, here) - value(limits.start, sizes, here))
         count, first = groups.get(tuple(lengths), (0, begin))
         groups[tuple(lengths)] = count + 1, first

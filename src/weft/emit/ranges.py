@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from weft.block.places import Place
 from weft.block.program import Map
 from weft.block.ranges import EVERY_BLOCK, Part
 from weft.block.size import Begin, Compound, Elements, Most, Op, Size, Valid
@@ -55,13 +54,13 @@ class Iterations:
 
 def bounds(frame: KernelFrame[Any], node: Map, scope: Scope) -> Bounds:
     """Spell the range that `node` runs over, given the blocks of the loops around it."""
-    found = node.range.bounds(node.axis.space, _tile(node))
+    found = node.range.bounds(node.axis.space, node.tile)
     return Bounds(*(_spelled(frame, size, scope, {}) for size in (found.start, found.stop, found.most)))
 
 
 def iterations(frame: KernelFrame[Any], node: Map, scope: Scope) -> Iterations:
     """Spell the iterations of `node`, given the blocks of the loops around it: what is more than a word has a name."""
-    tile, named = _tile(node), dict[Size, str]()
+    tile, named = node.tile, dict[Size, str]()
     found = node.range.bounds(node.axis.space, tile)
 
     def name(size: Size, what: str) -> str:
@@ -70,15 +69,15 @@ def iterations(frame: KernelFrame[Any], node: Map, scope: Scope) -> Iterations:
 
     name(found.start, "begin")
     stop = name(found.stop, "end")
-    most = _spelled(frame, found.most, scope, {}) if tile is None else str(tile)
+    most = _spelled(frame, node.most, scope, {})
     first, last = (found.start, found.stop) if tile is None else node.range.blocks(node.axis.space, tile)
     return Iterations(_spelled(frame, first, scope, named), name(last, "last"), stop, most)
 
 
 def block_at(frame: KernelFrame[Any], node: Map, found: Iterations, base: str, block: str) -> BlockText:
     """Describe the block of `node` that begins at `base`, `block` elements before the next one."""
-    if node.tile == 1 or (node.place is not Place.whole and node.range.left is Part.full):
-        return BlockText(base, str(node.tile), found.most)
+    if node.tile == 1 or node.full:
+        return BlockText(base, found.most, found.most)
     valid = frame.spelling.at_most(block, minus(found.stop, base))
     return BlockText(base, frame.hold(valid, f"{base}_len"), found.most)
 
@@ -107,12 +106,8 @@ def grid_blocks(
         valid = "1"
         if node.tile != 1:
             valid = frame.hold(frame.spelling.at_most(str(node.tile), minus(found.stop, base)), f"{base}_len")
-        scope[node.axis] = BlockText(base, valid, str(node.tile))
+        scope[node.axis] = BlockText(base, valid, _spelled(frame, node.most, scope, {}))
         yield node, scope[node.axis]
-
-
-def _tile(node: Map) -> int | None:
-    return None if node.place is Place.whole else node.tile
 
 
 def _spelled(frame: KernelFrame[Any], size: Size, scope: Scope, named: Mapping[Size, str]) -> str:
@@ -148,13 +143,7 @@ def digit_of(number: str, digit: Digit, spelling: Spelling) -> str:
 
 def describe(node: Map) -> str:
     """Say in words what a loop runs over."""
-    size = (
-        "all of it at once"
-        if node.place is Place.whole
-        else f"blocks of {node.tile}"
-        if node.tile != 1
-        else "one by one"
-    )
+    size = "all of it at once" if node.tile is None else f"blocks of {node.tile}" if node.tile != 1 else "one by one"
     part = {
         Part.all: "",
         Part.before: ", those before the full ones",

@@ -8,7 +8,7 @@ launches. Emitters, interpreter and cost read only that program.
 
 from weft.schedule.apply import Placing, apply
 from weft.schedule.kernels import KernelNodes, kernels
-from weft.schedule.lanes import EXACT, Granularity, multiplied, power_of_two, with_demands
+from weft.schedule.lanes import EXACT, Granularity, multiplied, with_demands
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
@@ -29,7 +29,6 @@ __all__ = [
     "kernels",
     "merging_together",
     "multiplied",
-    "power_of_two",
     "tied",
     "with_demands",
 ]

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from weft.block.places import LoopDemands, Place
 from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map
-from weft.block.ranges import All
 from weft.block.typed import typed
 from weft.block.walk import maps, with_maps
 from weft.schedule.kernels import kernels
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 
 
@@ -34,11 +33,6 @@ EXACT = Granularity()
 """Of a target whose blocks have just their elements."""
 
 
-def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least `number`: blocks have no other sizes on a GPU."""
-    return 1 << max(0, number - 1).bit_length()
-
-
 def multiplied(left: DType, right: DType) -> tuple[DType, DType]:
     """Return the types as which matrix units multiply operands of types `left` and `right`: float32 where they differ."""
     alike = left is right or (left.is_kept and right.is_kept)
@@ -49,13 +43,15 @@ def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgra
     """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
     if granularity == EXACT:
         return program
-    demands: dict[Axis, LoopDemands] = {}
+    loops, demands = list(maps(program.graph)), dict[Axis, LoopDemands]()
+    assert len({node.axis for node in loops}) == len(loops), "every loop has an axis of its own"
+    segments = frozenset(node.range.segment[0].space for node in loops if node.range.segment is not None)
     for part in kernels(program):
         least = _of_matmuls(program, part.nodes, granularity)
         for node in maps(Graph((), part.nodes, ())):
             own = least.get(node.axis, 1)
             covering = max([own, *(n for axis, n in least.items() if axis.space == node.axis.space)])
-            unroll = _unrolled(node) if granularity.ahead else 1
+            unroll = _unrolled(node, segments) if granularity.ahead else 1
             pipelined = granularity.ahead and unroll == 1 and _is_pipelined(node)
             demands[node.axis] = LoopDemands(own, covering, unroll, pipelined)
     return replace(program, graph=with_maps(program.graph, lambda node: replace(node, demands=demands[node.axis])))
@@ -73,13 +69,12 @@ def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: 
     return found
 
 
-def _unrolled(node: Map) -> int:
-    """Count the iterations of a loop that run as one, so that what they load comes at once: of a merge of segments."""
-    single = node.unit and node.place is Place.loop and node.range == All() and node.state is not None
-    fixed = node.axis.space.fixed
-    if not single or fixed is None or any(isinstance(n, Map) for n in node.body.nodes):
+def _unrolled(node: Map, segments: frozenset[Space]) -> int:
+    """Count the iterations of a loop that run as one, so that what they load comes at once: of one that merges `segments`."""
+    merge = node.axis.space in segments and node.unit and node.state is not None
+    if not merge or any(isinstance(n, Map) for n in node.body.nodes):
         return 1
-    return max(n for n in (1, 2, 4, 8) if fixed % n == 0)
+    return max(n for n in (1, 2, 4, 8) if node.axis.space.size({}) % n == 0)
 
 
 def _is_pipelined(node: Map) -> bool:

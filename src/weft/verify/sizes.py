@@ -136,7 +136,7 @@ def _levels(applied: BlockProgram) -> dict[str, int]:
 
 
 def _tile(node: Map) -> int:
-    return _LEAST if node.place is Place.whole or node.tile is None else node.tile
+    return _LEAST if node.tile is None else node.tile
 
 
 def _band_reach(applied: BlockProgram) -> dict[str, int]:

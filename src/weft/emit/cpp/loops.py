@@ -6,7 +6,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.places import Place
 from weft.block.program import BlockType, Buffer, Dot, Fill, Final, Graph, Load, Map, Once, Pointwise, State, Store
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
@@ -111,7 +110,7 @@ def _loop(body: Body, node: Map) -> None:
     once = [o.outer for o in node.outputs if isinstance(o, Once)]
     places = {name: _place(frame, name, body.types[name], scope) for name in once}
     found = iterations(frame, node, scope)
-    base = found.first if node.place is Place.whole else frame.names.make(node.axis.name)
+    base = found.first if node.tile is None else frame.names.make(node.axis.name)
     carried = {} if node.state is None else _carried(body, node, node.state, found, base)
     with _iterations(frame, node, found, base) as step:
         iteration(body, node, {**scope, node.axis: step}, places, carried)
@@ -137,7 +136,7 @@ def _iterations(frame: Frame, node: Map, found: Iterations, base: str) -> Genera
     """Print the braces around an iteration, whose block begins at `base`; yielded is that block."""
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
-    if node.place is Place.whole:
+    if node.tile is None:
         with out.block(f"if ({found.first} < {found.stop})"):
             yield BlockText(found.first, minus(found.stop, found.first), found.most)
         return
@@ -165,7 +164,7 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
         if component.init == 0.0 and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({steps.last} <= {steps.first})"):
                 nests.fill(frame, body.scope, memory, component.init)
-            found[component.name] = (memory, "false" if node.place is Place.whole else f"{base} > {steps.first}")
+            found[component.name] = (memory, "false" if node.tile is None else f"{base} > {steps.first}")
         else:
             nests.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "true")

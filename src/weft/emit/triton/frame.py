@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from weft.block.places import Place
 from weft.block.program import Map
-from weft.block.ranges import EVERY_BLOCK, Part
+from weft.block.ranges import EVERY_BLOCK
+from weft.block.room import Room, known, lanes_for, room_of
 from weft.emit.frame import KernelFrame
 from weft.emit.ranges import BlockText
 from weft.emit.text import Spelling
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
 from weft.emit.triton.text import SPELLING, Writer
 from weft.emit.triton.values import Lanes
-from weft.schedule import power_of_two
 from weft.tensor.axes import Axis
 
 
 @dataclass(frozen=True, slots=True)
 class BlockConstant:
-    """A constant of the launch: the least power of two that is at least the size of `space`, and at least `least`."""
+    """A constant of the launch: the lanes of a block with room for `space`, of which its target asks at least `least`."""
 
     name: str
     space: str
@@ -29,12 +28,12 @@ class BlockConstant:
 
     def of(self, sizes: Mapping[str, int]) -> int:
         """Return the value, given the size of each space by name."""
-        return max(self.least, power_of_two(sizes[self.space]))
+        return lanes_for(sizes[self.space], self.least)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeConstant:
-    """A constant of the launch: whether blocks of `tile` elements cover `space` without a rest; 0 for a `BlockConstant` of `least`.
+    """A constant of the launch: whether blocks of `tile` elements, 0: of a `BlockConstant`'s, cover `space` without a rest.
 
     Where they do the compiler drops the masks of such blocks, so there is one binary for each class of sizes.
     """
@@ -46,7 +45,7 @@ class WholeConstant:
 
     def of(self, sizes: Mapping[str, int]) -> int:
         """Return 1 where blocks of `tile` cover `space` without a remainder, else 0, given the size of each space by name."""
-        tile = self.tile or BlockConstant(self.name, self.space, self.least).of(sizes)
+        tile = self.tile or lanes_for(sizes[self.space], self.least)
         return int(sizes[self.space] % tile == 0)
 
 
@@ -60,6 +59,7 @@ class Frame(KernelFrame[Writer]):
 
     Attributes:
         tf32: matmuls of float32 may round their factors to tf32.
+        loops: all of the kernel's, by axis.
         exact: what is computed as exactly as eager does.
         stages: iterations of a pipelined loop whose loads are in flight at a time.
         lanes: for the axis of each loop entered so far, the elements of its current block.
@@ -69,6 +69,7 @@ class Frame(KernelFrame[Writer]):
     """
 
     spelling: ClassVar[Spelling] = SPELLING
+    loops: Mapping[Axis, Map] = field(default_factory=dict[Axis, Map])
     tf32: bool = False
     exact: Exact = NOTHING_EXACT
     stages: int = 1
@@ -87,61 +88,56 @@ class Frame(KernelFrame[Writer]):
         with self.out.block(f"if {condition}"):
             self.out.line("return")
 
-    def extent(self, node: Map, most: str) -> str:
-        """Return the number of lanes of a block of `node`, where it has at most `most` elements."""
-        space = node.axis.space
-        if most.isdigit():
-            return str(max(node.least, power_of_two(int(most))))
-        assert most == self.size(space), node
-        known = next((c.name for c in self.constants if isinstance(c, BlockConstant) and c.space == space.name), None)
-        if known is not None:
-            return known
-        name = self.names.make(f"BLOCK_{node.axis.name}")
-        self.constants.append(BlockConstant(name, space.name, node.least))
+    def extent(self, node: Map) -> str:
+        """Return the number of lanes of a block of `node`: a number, or the name of a constant of the launch."""
+        room = room_of(node, self.loops)
+        assert room is not None, node
+        if isinstance(room, int):
+            return str(room)
+        wanted = (room.space.name, room.least)
+        known = (c.name for c in self.constants if isinstance(c, BlockConstant) and (c.space, c.least) == wanted)
+        name = next(known, None)
+        if name is None:
+            name = self.names.make(f"BLOCK_{node.axis.name}")
+            self.constants.append(BlockConstant(name, *wanted))
         return name
 
     def enter(self, node: Map, step: BlockText) -> None:
         """Print the lanes of the current block of `node`; its `step` says how many are valid."""
-        count = self.extent(node, step.most)
+        count = self.extent(node)
         index = self.hold(f"tl.arange(0, {count})", f"{node.axis.name}_i")
         valid = None
         if step.valid != count:
-            inside, whole = f"{index} < {step.valid}", self._all_whole(node, count)
+            inside, whole = f"{index} < {step.valid}", self._all_whole(node)
             if whole is not True:
                 valid = self.hold(f"({inside}) | ({whole} == 1)" if whole else inside, f"{node.axis.name}_ok")
-        whole = node.place is not Place.whole and node.range.left is Part.full
-        self.lanes[node.axis] = Lanes(count, index, valid, whole)
+        self.lanes[node.axis] = Lanes(count, index, valid, node.full)
 
-    def _all_whole(self, node: Map, count: str) -> str | bool:
-        """Tell whether each block of `node` has all `count` lanes: the name of a constant that says so, or what is known of it."""
-        tile: int | None = None
-        outer = node.range.through
+    def _all_whole(self, node: Map) -> str | bool:
+        """Tell whether each block of `node` has all its lanes: the name of a constant that says so, or what is known of it."""
+        room, tile = room_of(node, self.loops), known(node.most, self.loops)
+        outer, space = node.range.through, node.axis.space
         if outer is not None:
             around = self.dividing.get(outer)
-            fits = node.tile and around and around % node.tile == 0
-            tile = around if node.place is Place.whole else node.tile if fits else None
-        elif node.range.aligned:
-            tile = 0 if node.place is Place.whole and node.range == EVERY_BLOCK else node.tile
-        if tile:
+            tile = tile if isinstance(tile, int) and around and around % tile == 0 else None
+        elif not node.range.aligned or (node.tile is None and node.range != EVERY_BLOCK):
+            tile = None
+        if isinstance(tile, int):
             self.dividing[node.axis] = tile
-        space = node.axis.space
-        least = 1 if tile else self._padded(count)
-        if tile is None or least is None or (tile and count != str(tile)):
+            if tile != room:
+                return False
+            if space.fixed is not None:
+                return space.fixed % tile == 0
+            asked = (tile, 1)
+        elif isinstance(room, Room) and tile is not None:
+            asked = (0, room.least)
+        else:
             return False
-        if space.fixed is not None:
-            return tile > 0 and space.fixed % tile == 0
-        for known in self.constants:
-            if isinstance(known, WholeConstant) and (known.space, known.tile, known.least) == (space.name, tile, least):
-                return known.name
-        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, tile, least))
+        for each in self.constants:
+            if isinstance(each, WholeConstant) and (each.space, each.tile, each.least) == (space.name, *asked):
+                return each.name
+        self.constants.append(WholeConstant(self.names.make(f"WHOLE_{node.axis.name}"), space.name, *asked))
         return self.constants[-1].name
-
-    def _padded(self, count: str) -> int | None:
-        """Return the fewest lanes of the block that the constant `count` counts: matmuls of other loops may have asked for them.
-
-        None where it is no such constant.
-        """
-        return next((c.least for c in self.constants if isinstance(c, BlockConstant) and c.name == count), None)
 
     def mask(self, dims: Sequence[Axis], axes: Sequence[Axis] | None = None) -> str:
         """Spell the mask of the valid elements of an item with axes `dims`, looking at `axes` only; "" where all are."""

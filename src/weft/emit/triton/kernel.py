@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from weft.block.check import infer
 from weft.block.places import Place
 from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Graph, Map, Once, Pointwise
+from weft.block.room import reach
 from weft.block.scope import Scope as Around
 from weft.block.size import begins_of
 from weft.block.walk import every, maps
 from weft.emit.calls import Dims, grid_chain, size_names, written_strides
-from weft.emit.ranges import BlockText, bounds, describe, grid_blocks
+from weft.emit.ranges import BlockText, describe, grid_blocks
 from weft.emit.text import Names, is_word
 from weft.emit.triton import loops, prelude, rankings
 from weft.emit.triton.body import Body
@@ -94,7 +95,8 @@ def emit(
     sizes = size_names(program, kernel)
     spelled = {s: names.make(s) for s in sizes}
     inner = list(every(kernel.nodes))
-    frame = Frame(names, spelled, Writer(1), tf32, _exact(inner), stages)
+    around = {m.axis: m for m in maps(Graph((), kernel.nodes, ()))}
+    frame = Frame(names, spelled, Writer(1), around, tf32, _exact(inner), stages)
     parameters = [*pointers.values(), *spelled.values()]
     values: dict[str, Value] = {}
     for n in kernel.reads:
@@ -190,7 +192,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Gl
     counts: list[str] = []
     for node in chain:
         frame.out.comment(f"grid {describe(node)}")
-        loop = _blocks(frame, node, chain)
+        loop = _blocks(node, frame.loops)
         limits.append(loop)
         size = str(loop.size) if isinstance(loop.size, int) else frame.sizes[loop.size]
         count = frame.spelling.blocks_of(size, str(loop.block))
@@ -209,16 +211,14 @@ def _grows(node: Map) -> bool:
     return any(node.axis in begins_of(each.stop) and not begins_of(each.start) for each in beside)
 
 
-def _blocks(frame: Frame, node: Map, chain: Sequence[Map]) -> GridLoop:
+def _blocks(node: Map, loops: Mapping[Axis, Map]) -> GridLoop:
     """Returns how many blocks `node` has at most."""
     assert node.tile is not None
     if node.range.one_block:
         return GridLoop(1, 1)
-    most = bounds(frame, node, {m.axis: BlockText(m.name, m.name, str(m.tile)) for m in chain}).most
-    if most.isdigit():
-        return GridLoop(int(most), node.tile)
-    assert most == frame.size(node.axis.space), node
-    return GridLoop(node.axis.space.name, node.tile)
+    most = reach(node, loops)
+    assert most is not None, node
+    return GridLoop(most if isinstance(most, int) else most.name, node.tile)
 
 
 def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, Global]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from weft.block.check import body_types, infer
 from weft.block.places import Place
 from weft.block.program import BlockNode, BlockProgram, BlockType, Buffer, Dot, Graph, Load, Map, Pointwise, Store
 from weft.block.ranges import All
+from weft.block.room import reach, room_of
 from weft.block.scope import Scope, Types
-from weft.block.size import Elements, Most, Size, spaces_of, value
 from weft.block.subscripts import Subscript
 from weft.block.typed import typed
 from weft.block.walk import maps, results
@@ -20,7 +19,7 @@ from weft.emit.kinds import kind_of, powers_of_integers
 from weft.emit.triton import prelude, rankings
 from weft.emit.triton.scalar import POWERS_OF_INTEGERS, element
 from weft.errors import UnsupportedError
-from weft.schedule import KernelNodes, power_of_two
+from weft.schedule import KernelNodes
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -110,45 +109,15 @@ def _demand_matmul(node: Dot, left: BlockType, right: BlockType) -> None:
 def _demand_lanes(node: Map, loops: Mapping[Axis, Map]) -> None:
     """Raise UnsupportedError where no constant holds a block of `node`, or a launcher cannot count its blocks."""
     if node.place is Place.grid and not node.range.one_block:
-        most = _known(node.range.bounds(node.axis.space, node.tile).most, loops)
+        most = reach(node, loops)
         if most is None or (isinstance(most, Space) and most != node.axis.space):
             raise UnsupportedError(
                 f"loop {node.name!r} on the grid covers a part of its space: its blocks cannot be counted"
             )
-    if _lanes(node, loops) is None:
+    if room_of(node, loops) is None:
         raise UnsupportedError(
             f"loop {node.name!r} covers a part of its space at once: no constant is known to hold it"
         )
-
-
-_Count: TypeAlias = "int | Space"
-"""How many elements there are: a number, or as many as a space has."""
-
-
-def _most(node: Map, loops: Mapping[Axis, Map]) -> _Count | None:
-    """Return the most elements of a block of `node`; None where neither a number nor a space's size says it."""
-    once = node.runs_once and node.range == All() and node.place is not Place.grid
-    if node.tile is None or once:
-        return _known(node.range.bounds(node.axis.space, None).most, loops)
-    return node.tile
-
-
-def _known(size: Size, loops: Mapping[Axis, Map]) -> _Count | None:
-    match size:
-        case Most(axis):
-            return _most(loops[axis], loops)
-        case Elements(space) if space.fixed is None:
-            return space
-        case _ if all(space.fixed is not None for space in spaces_of(size)):
-            return value(size, {s.name: s.size({}) for s in spaces_of(size)}, {})
-        case _:
-            return None
-
-
-def _lanes(node: Map, loops: Mapping[Axis, Map]) -> _Count | None:
-    """Return the lanes of a block of `node`: two blocks with as many elements of a space have as many."""
-    most = _most(node, loops)
-    return max(node.least, power_of_two(most)) if isinstance(most, int) else most
 
 
 # Lists between loops: registers hold those that one iteration makes, whole.
@@ -220,5 +189,5 @@ class _Lists:
             return True
         node = scope.maps[read]
         one = self.loops[made]
-        same = made not in dims or (one.runs_once and _lanes(one, self.loops) == _lanes(node, self.loops))
+        same = made not in dims or (one.runs_once and room_of(one, self.loops) == room_of(node, self.loops))
         return read not in held.around and node.runs_once and node.range == All() and same

@@ -6,9 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.places import Place
 from weft.block.program import Collapse, Final, Graph, Map, Pointwise, State, Store
-from weft.block.ranges import All
 from weft.block.walk import operands
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
@@ -80,13 +78,12 @@ def _loop(body: Body, node: Map) -> None:
 def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockText]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
     if node.runs_once:
-        most = frame.size(node.axis.space) if isinstance(node.range, All) else found.most
-        step = BlockText(found.first, most if node.tile == 1 else minus(found.stop, found.first), most)
+        step = BlockText(found.first, "1" if node.tile == 1 else minus(found.stop, found.first), found.most)
         frame.enter(node, step)
         yield step
         return
     # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
-    block = str(node.tile) if node.place is not Place.whole else frame.extent(node, found.most)
+    block = frame.extent(node) if node.tile is None else str(node.tile)
     base = frame.names.make(node.axis.name)
     options = [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
     options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
+from weft.block.room import power_of_two
 from weft.block.walk import maps, operands, ranks, results
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
@@ -25,7 +26,6 @@ from weft.schedule import (
     begins_where,
     grid_maps,
     merging_together,
-    power_of_two,
     tied,
 )
 from weft.tensor.axes import Axis, Space

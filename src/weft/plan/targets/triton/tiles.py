@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from weft.block.program import BlockProgram, Graph, Map
+from weft.block.room import power_of_two
 from weft.block.walk import maps
 from weft.plan.targets.choose import inwards, origins_of
-from weft.schedule import power_of_two
 from weft.tensor.axes import Axis
 
 
