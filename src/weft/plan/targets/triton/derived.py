@@ -1,7 +1,7 @@
 """A GPU schedule by the model alone: blocks, warps and stages of a kernel read off its concrete schedule on a chip (Napkin, 5.3).
 
-Nothing is compiled or timed, and no measured constant is asked: a chip's published figures and the program decide. The tuner does better
-where Triton's code differs from the columns; `benchmarks/derived.py` says by how much.
+Nothing is compiled or timed, and no measured constant is asked: a chip's published figures and the program decide. The tuner
+does better where Triton's code differs from the columns; `benchmarks/derived.py` says by how much.
 """
 
 from __future__ import annotations
