@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -35,13 +36,21 @@ def candidates() -> Selection:
     return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
 
 
+def searching(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
+    """Change how much a quick tuning tries: of as many binaries as it likes."""
+    known = tune._SEARCHES["quick", True]
+    monkeypatch.setitem(
+        tune._SEARCHES, ("quick", True), replace(known, **{"binaries": math.inf, "closely": 4, **changed})
+    )
+
+
 @pytest.fixture
 def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
     """Candidates for a GPU that is said to be here."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
-    monkeypatch.setitem(tune._TRIED, "quick", 4)
+    searching(monkeypatch, programs=4)
     return candidates()
 
 
@@ -150,7 +159,7 @@ def test_candidates_without_kernels_make_room_for_others(
         return whole(program, candidate, example)
 
     monkeypatch.setattr(tune, "_printed", printed)
-    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    searching(monkeypatch, programs=4, closely=0)
     timed: list[Candidate] = []
     tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
     assert len(more) == len(lost) == 2
@@ -189,8 +198,7 @@ def fastest_first(
         asked.append(candidate)
         return "its code is wrong" if candidate in wrong else None
 
-    monkeypatch.setitem(tune._TRIED, "quick", 6)
-    monkeypatch.setitem(tune._CLOSELY, "quick", 0)
+    searching(monkeypatch, programs=6, closely=0)
     made = timing(lambda _: float(len(timed)), timed)
     return tune_it(monkeypatch, selection, tmp_path, made, refused=refused), asked
 
@@ -243,13 +251,52 @@ def test_the_second_round_changes_warps_or_stages_before_both(
         schedule = replace(selection.chosen.schedule, warps=warps, stages=stages)
         return replace(selection.chosen, schedule=schedule)
 
-    monkeypatch.setitem(tune._CLOSELY, "quick", 1)
+    searching(monkeypatch, programs=4, closely=1)
     others = [candidate(*each) for each in ((8, 4), (8, 3), (8, 2), (4, 4), (8, 6), (4, 2))]
     timed: list[Candidate] = []
     given = replace(selection, chosen=candidate(4, 3), others=tuple(others))
     tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
     tried = [(each.schedule.warps, each.schedule.stages) for each in timed]
     assert tried == [(4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_quick_tuning_compiles_eight_binaries_at_most(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *, fails: bool
+) -> None:
+    """All counted: those of candidates in several launches, and those that fail."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
+    tried: list[Candidate] = []
+    whole = tune._printed
+
+    def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
+        tried.append(candidate)
+        lost = fails and len(tried) < 3
+        return UnsupportedError("too much shared memory") if lost else whole(program, candidate, example)
+
+    monkeypatch.setattr(tune, "_printed", printed)
+    tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, []))
+    assert 6 <= tune._binaries(tried) <= 8
+    assert len(tried) == len({(id(each.applied), each.schedule) for each in tried})
+
+
+def test_two_binaries_where_nothing_is_multiplied(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """A softmax of long rows."""
+    rows = weft.optimize(
+        lambda t: torch.softmax(t, -1), (torch.randn(64, 4096),), target="cuda:90", effort="none", judge="off"
+    )
+    program = rows.plans[0].regions[0].program
+    sizes = dict(zip((s.name for s in program.spaces()), (64, 4096), strict=True))
+    own = select(program, Example(sizes, {}, 1, H200))
+    timed: list[Candidate] = []
+    tune_it(monkeypatch, own, tmp_path, timing(lambda _: 1e-6, timed))
+    assert 1 <= tune._binaries(timed) <= 2
+    del selection
 
 
 def test_what_needs_no_kernel_is_not_tuned(

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
+from weft.block.program import Dot
+from weft.block.walk import every
 from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import current
@@ -29,15 +31,34 @@ from weft.run.cache import Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import side_by_side
 from weft.run.gpu.build import gpu_parts
-from weft.schedule import Schedule, kernels
+from weft.schedule import kernels
 from weft.tensor.program import TensorProgram
 
-# How many programs with places are compiled and timed, each with the warps and stages that the model likes best; and of how
-# many of these, the fastest, other warps and stages are.
-_TRIED = {"quick": 12, "full": 64}
-_CLOSELY = {"quick": 4, "full": 8}
-# The most warps and stages, the likeliest, that are tried of one of these.
-_VARIANTS = 5
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How much is compiled and timed for a region.
+
+    Attributes:
+        programs: with places, each with the warps and stages that the model likes best.
+        closely: so many of these, the fastest, have other warps and stages tried, `variants` of each at most.
+        binaries: launches of all candidates together, those that fail to compile too; the first candidate has all it needs.
+    """
+
+    programs: int
+    closely: int
+    variants: int
+    binaries: float
+
+
+# By the option `effort`, and whether blocks are multiplied: without matmuls the model is right about most of it
+# (docs/measurements/gpu-model.md).
+_SEARCHES = {
+    ("quick", True): _Search(5, 2, 5, 8),
+    ("quick", False): _Search(2, 1, 1, 2),
+    ("full", True): _Search(64, 8, 5, math.inf),
+    ("full", False): _Search(64, 8, 5, math.inf),
+}
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
 # So many of the fastest candidates have their kernels built and judged before the tuner gives up. Those of one program that have a
@@ -148,11 +169,11 @@ def _first_right(
 ) -> tuple[Candidate, list[Considered]]:
     """Chooses the fastest candidate that may run, the fastest of all where none of a few may; and says why faster ones may not."""
     reasons: dict[str, str] = {}
-    wrong = set[tuple[int, bool]]()
+    wrong: list[Candidate] = []
     chosen = ranked[0]
     for candidate in ranked:
-        alike = id(candidate.applied), candidate.schedule.stages > 1
-        if alike in wrong:
+        staged = candidate.schedule.stages > 1
+        if any(each.applied is candidate.applied and (each.schedule.stages > 1) == staged for each in wrong):
             reasons[_name(candidate)] = "not judged: the same program with other warps or stages was found wrong"
             continue
         if len(wrong) == _JUDGED:
@@ -161,17 +182,18 @@ def _first_right(
         if reason is None:
             chosen = candidate
             break
-        wrong.add(alike)
+        wrong.append(candidate)
         reasons[_name(candidate)] = reason
     return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     """Returns the likeliest candidate for each program with places, so many at most."""
-    firsts: dict[int, Candidate] = {}
+    firsts: list[Candidate] = []
     for each in tried:
-        firsts.setdefault(id(each.applied), each)
-    return tuple(firsts.values())[:most]
+        if len(firsts) < most and all(each.applied is not first.applied for first in firsts):
+            firsts.append(each)
+    return tuple(firsts)
 
 
 def _name(candidate: Candidate) -> str:
@@ -201,38 +223,51 @@ def _fastest(
     Returns:
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
-    effort, rounds = current().effort, _Rounds(selection.program, selection.example, device)
-    first = _each_once(tried, _TRIED[effort])
-    following = _each_once(tried, 2 * _TRIED[effort])[len(first) :]
-    done = set(map(_key, first))
+    rounds = _Rounds(selection.program, selection.example, device)
+    search = _SEARCHES[current().effort, _multiplies(tried[0])]
+    first = _within(_each_once(tried, search.programs), search.binaries)
+    following = _each_once(tried, 2 * search.programs)[len(first) :]
+    done = list(first)
     try:
         rounds.run(first)
     except WeftError:
         if not following or rounds.is_over():
             raise
     # Those that had no kernels, which did not fit, make room for others; but not where none can be timed.
-    compiled_ones = set(map(id, rounds.compiled))
-    lost = sum(id(each) not in compiled_ones for each in first)
+    lost = len(first) - len(rounds.compiled)
     if lost and (rounds.times or not rounds.compiled) and following and not rounds.is_over():
-        rounds.run(following[:lost])
-        done |= set(map(_key, following[:lost]))
+        instead = _within(following[:lost], search.binaries - _binaries(done), surely=not rounds.compiled)
+        rounds.run(instead)
+        done += instead
     more: list[Candidate] = []
-    for best, _ in rounds.times[: _CLOSELY[effort]]:
-        others = [c for c in tried if c.applied is best.applied and _key(c) not in done]
+    for best, _ in rounds.times[: search.closely]:
+        seen = [c.schedule for c in done if c.applied is best.applied]
+        others = [c for c in tried if c.applied is best.applied and c.schedule not in seen]
         # With as many warps or stages as the best first: the other ones of both are further from it.
         one = best.schedule
         others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
-        more += others[:_VARIANTS]
-        done.update(map(_key, others))
-    rounds.run(more)
+        more += others[: search.variants]
+    rounds.run(_within(more, search.binaries - _binaries(done), surely=False))
     return [candidate for candidate, _ in rounds.times], rounds.said, not rounds.cut_short
 
 
-_Key: TypeAlias = tuple[int, Schedule]
+def _multiplies(candidate: Candidate) -> bool:
+    """Tells whether blocks are multiplied."""
+    return any(isinstance(node, Dot) and len(node.dims) > 1 for node in every(candidate.applied.graph.nodes))
 
 
-def _key(candidate: Candidate) -> _Key:
-    return id(candidate.applied), candidate.schedule
+def _binaries(candidates: Sequence[Candidate]) -> int:
+    """Counts the binaries that these candidates need."""
+    return sum(len(kernels(each.applied)) for each in candidates)
+
+
+def _within(candidates: Sequence[Candidate], binaries: float, *, surely: bool = True) -> tuple[Candidate, ...]:
+    """Returns the likeliest of `candidates` that need so many binaries at most; `surely`: the first one, whatever it needs."""
+    taken: list[Candidate] = []
+    for each in candidates:
+        if _binaries([*taken, each]) <= binaries or (surely and not taken):
+            taken.append(each)
+    return tuple(taken)
 
 
 class _Rounds:
