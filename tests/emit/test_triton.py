@@ -149,6 +149,25 @@ def test_float32_products_are_short_chains_or_tf32(tf32: bool, fused_adds: bool,
     assert bool(re.search(r"mma[.\w]*tf32", made.assembly)) is tf32
 
 
+@pytest.mark.parametrize(
+    ("case", "apart"),
+    [
+        ((DType.float32, DType.float32, DType.float32), True),
+        ((DType.int8, DType.int8, DType.int32), True),
+        ((DType.bfloat16, DType.bfloat16, DType.float32), False),
+    ],
+    ids=["float32", "int8", "bfloat16"],
+)
+def test_the_model_counts_an_addition_where_the_kernel_has_one(case: tuple[DType, ...], apart: bool) -> None:
+    tile = levels((GRID, 32))
+    program = placed(fused(triton_cases.narrow_product(*case)), m=tile, n=tile, k=levels((LOOP, 32)))
+    (part,), sizes = kernels(program), {"M": 64, "N": 64, "K": 64}
+    text = emit(program, part, "f", dims_of(program)).text
+    (loop,) = (r for r in work_of(program, part, by_kernel(program, sizes)[0], sizes).body.all() if r.loop)
+    assert (", acc=" not in text) is apart
+    assert ((32 * 32, 1.0) in loop.vectors) is apart
+
+
 DECAY = apply("decay", apply("div", apply("mul", apply("sub", Arg(0), Arg(1)), Lit(0.25)), Lit(-2.0)))
 
 

@@ -33,7 +33,7 @@ from weft.block.scope import Scope, Types
 from weft.block.walk import copied, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
-from weft.schedule import KernelNodes, multiplied
+from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -296,7 +296,7 @@ class _Walk:
         for side in (first, second):
             if not side.raw and dtype.bytes < 4:
                 region.vectors.append((self.lanes_of(side.dims, lanes), CONVERT))
-        if node.acc is not None and dtype is DType.float32:  # the chain of a block, added to that of the blocks before
+        if node.acc is not None and added_apart(dtype, tf32=False):  # no table of GPUs has rates of tf32
             region.vectors.append((_elements(node.dims, lanes), 1.0))
         made = [0 if side.raw else _elements(side.dims, lanes) * dtype.bytes for side in (first, second)]
         region.matmuls.append(

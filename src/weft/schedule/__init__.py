@@ -8,7 +8,7 @@ launches. Emitters, interpreter and cost read only that program.
 
 from weft.schedule.apply import Placing, apply
 from weft.schedule.kernels import KernelNodes, kernels
-from weft.schedule.lanes import EXACT, Granularity, multiplied, with_demands
+from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.schedule.ties import begins_where, tied
@@ -23,6 +23,7 @@ __all__ = [
     "LoopSchedule",
     "Placing",
     "Schedule",
+    "added_apart",
     "apply",
     "begins_where",
     "grid_maps",

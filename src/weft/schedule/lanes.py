@@ -39,6 +39,18 @@ def multiplied(left: DType, right: DType) -> tuple[DType, DType]:
     return (left, right) if alike else (DType.float32, DType.float32)
 
 
+def added_apart(factor: DType, *, tf32: bool) -> bool:
+    """Tell whether a matmul of blocks is added to the sum of those before it by itself, not by the unit that multiplies.
+
+    Sums of float32 are short chains, one for each block, and one of these; those of int8 have 32 bits in a block, and 64 in all.
+
+    Args:
+        factor: the type as which factors are multiplied (`multiplied`).
+        tf32: those of float32 are rounded to tf32.
+    """
+    return factor is DType.int8 or (factor is DType.float32 and not tf32)
+
+
 def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgram:
     """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
     if granularity == EXACT:

@@ -32,7 +32,7 @@ from weft.emit.triton.prelude import combiner
 from weft.emit.triton.scalar import COMPUTED, Text, cast, coerced, element, expression, number
 from weft.emit.triton.text import bracketed, call
 from weft.emit.triton.values import Global, MadeList, Tile, Value
-from weft.schedule import multiplied
+from weft.schedule import added_apart, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -275,6 +275,7 @@ class Body:
     def _matmul(self, node: Dot, left: Tile, right: Tile, added: str | None) -> str:
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
         given = multiplied(left.dtype, right.dtype)
+        apart = added_apart(given[0], tf32=self.frame.tf32)
         rows, columns = node.dims
         sides = [
             self.aligned(t.text if t.held is dtype else cast(t.text, dtype), t.dims, order)
@@ -285,22 +286,22 @@ class Body:
                 strict=True,
             )
         ]
+        options = [] if apart or added is None else [f"acc={added}"]
         match given[0]:
-            case DType.float32 if not self.frame.tf32:
-                # Not into the accumulator: a chain of additions as long as a block, then one as long as there are blocks. The
-                # last argument, which has no other meaning here, keeps Triton from making one chain of both.
-                text = call("tl.dot", *sides, 'input_precision="ieee"', "max_num_imprecise_acc=1")
+            case DType.float32 if apart:
+                # The last option, which has no other meaning here, keeps Triton from making one chain of all blocks.
+                options += ['input_precision="ieee"', "max_num_imprecise_acc=1"]
             case DType.float32:
-                text = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), 'input_precision="tf32"')
-                added = None
+                options.append('input_precision="tf32"')
             case DType.int8:
-                text = cast(call("tl.dot", *sides, "out_dtype=tl.int32"), DType.int64)
-            case dtype:
-                exact = (
-                    [f"max_num_imprecise_acc={_together(self.frame.lanes[node.over].count)}"] if dtype.is_kept else []
-                )
-                text, added = call("tl.dot", *sides, *([] if added is None else [f"acc={added}"]), *exact), None
-        return text if added is None else f"{added} + {text}"
+                options.append("out_dtype=tl.int32")
+            case dtype if dtype.is_kept:
+                options.append(f"max_num_imprecise_acc={_together(self.frame.lanes[node.over].count)}")
+            case _:
+                pass
+        text = call("tl.dot", *sides, *options)
+        text = cast(text, DType.int64) if given[0] is DType.int8 else text
+        return f"{added} + {text}" if apart and added is not None else text
 
 
 def _together(depth: str) -> str:
