@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python benchmarks/derived.py [--json FILE]
 
-Both are kernels of the same fused program. Nothing is compiled or timed to derive the first (`weft.plan.targets.triton.derived`); the tuner
-works as for any user, quick and full. Times are medians as the tuner takes them, in turn, and errors beside eager's are against fp64.
+Both are kernels of the same fused program. Nothing is compiled or timed to derive the first
+(`weft.plan.targets.triton.derived`); the tuner works as for any user, quick and full. Times are medians as the tuner takes
+them, in turn, and errors beside eager's are against fp64.
 """
 
 from __future__ import annotations
