@@ -52,13 +52,14 @@ def derived_schedule(
         raise UnsupportedError("nothing is multiplied in blocks: there is no matrix unit to keep busy")
     plain = Blocks(rows=GRANULARITY.matmul, columns=GRANULARITY.matmul, depth=GRANULARITY.matmul)
     launched = kernels(Placing(fused, GRANULARITY).apply(schedule(fused, known, plain, sizes)))
-    if len(launched) > 1:
+    if len(launched) != 1:
         raise UnsupportedError(f"{len(launched)} launches: only one has a concrete schedule")
+    (launch,) = launched
     found: list[tuple[float, Blocks, ConcreteSchedule]] = []
     for depth, columns in product(_STREAMS, _COLUMNS if LoopRole.columns in known.of.values() else (1,)):
         by_role = {LoopRole.depth: depth, LoopRole.columns: columns}
         given = {name: by_role[role] for name, role in known.of.items() if role in by_role}
-        for concrete in _concrete(launched[0], chip, sizes, given):
+        for concrete in _concrete(launch, chip, sizes, given):
             rows = concrete.blocks.sizes[concrete.blocks.rows] if concrete.blocks.rows is not None else 1
             groups = _power_of_two(min(concrete.groups, _THREADS // concrete.blocks.group))
             blocks = Blocks(
