@@ -52,7 +52,7 @@ from weft.block.text import (
 )
 from weft.block.walk import maps, needed, operands, results, spaces, sub_blocks
 from weft.tensor.axes import Axis
-from weft.tensor.scalar import Apply
+from weft.tensor.scalar import Apply, exactly_equal
 
 
 def listing(program: BlockProgram) -> str:
@@ -328,7 +328,7 @@ class _Printer:
             if state.resume is not None:
                 text = self._use(inner.item(state.resume[i]), frame)
                 self._line(frame, f"{self._use(item, frame)} = {text}")
-            elif component.init != 0:
+            elif not exactly_equal(component.init, 0.0):
                 self._line(frame, f"{self._use(item, frame)} = {number(component.init)}")
         return items
 

@@ -21,11 +21,11 @@ from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order
-from weft.tensor.scalar import Apply, Arg, Scalar
+from weft.tensor.scalar import Apply, Arg, ExactNumbers, Number, Scalar
 
 
-@dataclass(frozen=True, slots=True)
-class BlockType:
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockType(ExactNumbers):
     """What an edge carries: a block, vector or scalar, or a list of those over some axes.
 
     Attributes:
@@ -181,12 +181,12 @@ class Index:
         return () if self.unit else (self.axis,)
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(ExactNumbers):
     """A number, a scalar item."""
 
     name: str = field(metadata=_MAKES)
-    value: float | int | bool
+    value: Number
     dtype: DType
 
 
@@ -200,8 +200,8 @@ class Extent:
     axis: Axis | None = field(default=None, metadata=AXES)
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill(ExactNumbers):
     """The item with `value` in the elements beyond its valid extent."""
 
     name: str = field(metadata=_MAKES)
@@ -316,8 +316,8 @@ class Once:
     inner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
+@dataclass(frozen=True, slots=True, eq=False)
+class Component(ExactNumbers):
     """One component of a loop's state: an item of these dims, starting from `init` everywhere."""
 
     name: str
@@ -455,12 +455,14 @@ BlockNode: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operators in topological order, the values they start from, and the values that leave; `typed`: types found so far."""
+    """Operators in topological order, the values they start from, and the values that leave; `typed`, `last`: found so far, types
+    and the operator that reads each value last, by number."""
 
     inputs: tuple[str, ...]
     nodes: tuple[BlockNode, ...]
     outputs: tuple[str, ...]
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
+    last: dict[str, int] = field(default_factory=dict[str, int], init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

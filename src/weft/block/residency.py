@@ -20,7 +20,7 @@ from weft.block.walk import operands, overwritten, results, shared
 
 @dataclass
 class LiveBytes:
-    """Bytes held now, and the most that ever were; of one program, which outlives it.
+    """Bytes held now, and the most that ever were.
 
     Attributes:
         times: how often what is counted now is run.
@@ -29,7 +29,6 @@ class LiveBytes:
     held: int = 0
     peak: int = 0
     times: int = 1
-    _last: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
 
     def take(self, size: int) -> None:
         """Add `size` bytes."""
@@ -39,17 +38,6 @@ class LiveBytes:
     def give(self, size: int) -> None:
         """Subtract `size` bytes."""
         self.held -= size
-
-    def last_reads(self, graph: Graph) -> dict[str, int]:
-        """Return the number of the operator that reads each value last; for values that leave, a number beyond them
-        all. Worked out once a graph.
-        """
-        found = self._last.get(id(graph))
-        if found is None:
-            found = {name: number for number, node in enumerate(graph.nodes) for name in operands(node)}
-            found |= dict.fromkeys(graph.outputs, len(graph.nodes))
-            self._last[id(graph)] = found
-        return found
 
     @contextmanager
     def repeated(self, count: int) -> Generator[None]:
@@ -61,6 +49,17 @@ class LiveBytes:
         again = (self.held - before) * (count - 1)
         self.held += again
         self.peak = max(most, self.peak + again)
+
+
+def last_reads(graph: Graph) -> Mapping[str, int]:
+    """Return the number of the operator that reads each value last; for values that leave, a number beyond them all.
+
+    Worked out once for a graph, and kept there.
+    """
+    if not graph.last:
+        found = {name: number for number, node in enumerate(graph.nodes) for name in operands(node)}
+        graph.last.update(found | dict.fromkeys(graph.outputs, len(graph.nodes)))
+    return graph.last
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Frame:
         waiting: Mapping[str, int] | None = None,
     ) -> None:
         self.memory, self.held, self.waiting = memory, dict(held), dict(waiting or {})
-        self.last = memory.last_reads(graph)
+        self.last = last_reads(graph)
         self._drop([name for name in self.held if name not in self.last])
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from weft.tensor.axes import Space
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Number, Scalar, exactly_equal
 
 # The sign of an operation, and how tightly it binds. Only a left operand may bind as loosely as
 # that: a+(b+c) keeps its parentheses, for floating-point arithmetic is not associative.
@@ -19,9 +19,9 @@ _INFIX = {
 _COMPARISON, _NEGATION, _POWER, _ATOM = 1, 4, 5, 6
 
 
-def number(value: float | int | bool) -> str:
-    """Write a number as the listings do: 1 for 1.0, inf, -inf."""
-    whole = isinstance(value, float) and abs(value) < 1e16 and value.is_integer()
+def number(value: Number) -> str:
+    """Write a number as the listings do: 1 for 1.0, but -0.0; inf, -inf."""
+    whole = isinstance(value, float) and abs(value) < 1e16 and value.is_integer() and not exactly_equal(value, -0.0)
     return str(int(value)) if whole else repr(value)
 
 

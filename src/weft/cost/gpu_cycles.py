@@ -11,6 +11,9 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _ROOT, _QUOTIENT = (optable.row(op).gpu for op in ("sqrt", "div"))
 _POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _ROOT, -0.5: _ROOT + _QUOTIENT, -1.0: _QUOTIENT}
+SPECIAL = 8.0
+"""Cycles of a special function: the table's rows count so many for each (`weft.tensor.optable`)."""
+
 SELECT = 2.0
 """Cycles of choosing one of two values."""
 

@@ -24,6 +24,10 @@ _REGISTERS_OF_A_THREAD = 255
 _OTHER_REGISTERS = 24
 # Rows of a matmul that a warp has to itself at least.
 _ROWS_OF_A_WARP = 16
+# Registers of operands of a matmul on vector units, for each one of its results: seen in the binaries of many blocks.
+_OPERANDS_HELD = 2.5
+# Thread blocks of a multiprocessor at most (CUDA Programming Guide 13, table of compute capabilities).
+_MOST_RESIDENT = 32
 # A thread moves 16 bytes at once, to an address of two registers.
 _ACCESS_BYTES = 16
 # Operands of a warp's own unit are read this deep at once.
@@ -87,6 +91,7 @@ def resources_of(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> Re
     given = min(registers, _REGISTERS_OF_A_THREAD)
     resident = min(
         gpu.threads // threads,
+        _MOST_RESIDENT,
         gpu.registers // (8 * ceil(given / 8) * threads),
         gpu.shared_bytes // (shared + _RESERVED_BYTES),
     )
@@ -154,12 +159,17 @@ def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
         operands = [load for load in region.loads if load.matmuls]
         kept = [load for load in operands if not (load.others and gpu.operands_in_registers)]
         passing = max((load.bytes for load in operands if load not in kept), default=0)
-        return sum(load.bytes * _buffers(load, units, gpu, stages) for load in kept) + max(passing, made, stored)
+        # What operands are computed of is asked for as early as operands that are loaded.
+        others = 0 if gpu.operands_in_registers else sum(load.bytes for load in region.loads if not load.matmuls)
+        ahead = sum(load.bytes * _buffers(load, units, gpu, stages) for load in kept) + others * (stages - 1)
+        return ahead + max(passing, made, stored)
     if copied_ahead(region, gpu, stages):
         return max((stages - 1) * sum(load.bytes for load in region.loads), stored)
     units = {unit_of(p, gpu, warps) for r in region.all() for p in r.matmuls}
     own = gpu.operands_in_registers or (stages == 1 and units == {Unit.warp})
-    lasting = 0 if own else sum(load.bytes for load in region.loads if load.matmuls and load.within)
+    # Loops that go through parts of one range load the same block, which is there once.
+    within = {(load.name, load.elements): load.bytes for load in region.loads if load.matmuls and load.within}
+    lasting = 0 if own else sum(within.values())
     passing = max((_arriving(p, gpu, warps) for p in region.matmuls), default=0)
     inner = max((shared_bytes(r, gpu, warps, stages) for r in region.inner), default=0)
     # What a thread block stores at its end comes after all that its loops needed.
@@ -168,7 +178,7 @@ def shared_bytes(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
 
 def _buffers(load: LoadedItem, units: Collection[Unit], gpu: Gpu, stages: int) -> int:
     """Counts the blocks of a load that are there at once: one more where the unit still reads what the next iteration replaces."""
-    return stages if units == {Unit.warpgroup} and (gpu.tensor_memory or not load.others) else stages - 1
+    return stages if Unit.warpgroup in units and (gpu.tensor_memory or not load.others) else stages - 1
 
 
 def _arriving(matmul: Matmul, gpu: Gpu, warps: int) -> int:
@@ -219,6 +229,8 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
         (p.rows + p.columns) * min(p.depth, _DEPTH_HELD) * p.dtype.bytes for p, u in units.items() if u is Unit.warp
     ]
     found += int(max(parts, default=0) * sqrt(warps))
+    by_vectors = [4 * p.rows * p.columns for p, u in units.items() if u is Unit.vector]
+    found += int(_OPERANDS_HELD * max(by_vectors, default=0))
     if Unit.warp in units.values() and not pipelined(region, stages):
         found += sum(load.bytes for load in region.loads if load.matmuls)
     return found

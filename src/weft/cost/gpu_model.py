@@ -15,6 +15,7 @@ from math import ceil
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
+from weft.cost.gpu_cycles import SPECIAL
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
 from weft.cost.gpu_work import LoopWork, Matmul, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu, gpu
@@ -28,17 +29,19 @@ _ACCESS_CYCLES = 16.0
 # Cycles until a result that threads combine is there: a few exchanges between the lanes of a warp, each as long as an access to
 # shared memory.
 _REDUCTION_CYCLES = 100.0
+# Instructions of each warp for it: exchanges between lanes, and through shared memory with other warps.
+_REDUCTION_SLOTS = 30.0
 # Cycles until the result of a matmul can be read, beyond its own work; the same for what goes through shared memory to others.
 _MATMUL_CYCLES = 60.0
 _PASSING_CYCLES = 100.0
-# Cycles of a vector unit for a multiplication and addition of two blocks: operands come from shared memory, with instructions of
-# their own. A thread has up to 4 by 4 results at once; where its 4 columns lie along the depth in memory, a warp's lanes read the
-# same banks, one after the other.
-_VECTOR_CYCLES = 2.0
+# Cycles of a vector unit for the operands of a multiplication with its addition, which come from shared memory with instructions of
+# their own. A thread has up to 4 by 4 results at once and reads so much less; where its 4 columns lie along the depth in memory, a
+# warp's lanes read the same banks, one after the other.
+_OPERAND_CYCLES = 1.6
 # How well what bounds a launch as a whole overlaps: two bounds that are equal take 2 ** (1 / 4) as long as one.
 _OVERLAP = 4
-# Bytes that a spilled register moves: written once and read once.
-_SPILL_BYTES = 8
+# Bytes that a spilled register moves in an iteration: it is written once, and read a few times.
+_SPILL_BYTES = 16
 
 
 def estimate_gpu(
@@ -187,24 +190,31 @@ def _bounded(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, sta
     return model, Bounds(unique / chip.dram, max(matmuls, vectors), cache, model.waves(work))
 
 
+def _together(*bounds: float) -> float:
+    """Return what takes as long as several bounds that overlap, the more the further they are apart."""
+    return sum(bound**_OVERLAP for bound in bounds) ** (1 / _OVERLAP)
+
+
 @dataclass(frozen=True, slots=True)
 class _Use:
     """Cycles of a multiprocessor's units that a thread block keeps busy, none of which two thread blocks have at once."""
 
     matmuls: float = 0.0
     slots: float = 0.0
+    special: float = 0.0
     moving: float = 0.0
 
     def plus(self, other: _Use, times: float = 1.0) -> _Use:
         return _Use(
             self.matmuls + other.matmuls * times,
             self.slots + other.slots * times,
+            self.special + other.special * times,
             self.moving + other.moving * times,
         )
 
     @property
     def most(self) -> float:
-        return max(self.matmuls, self.slots, self.moving)
+        return max(self.matmuls, self.slots, self.special, self.moving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +238,12 @@ class _Model:
         alone, use = self.region(work.body)
         spilled = self.found.spilled * _SPILL_BYTES * self.found.threads
         steps = sum(r.runs for r in work.body.all() if not r.inner)
-        alone += steps * spilled / self.chip.shared_width
+        passing = steps * spilled / self.chip.shared_width
+        alone, use = alone + passing, use.plus(_Use(slots=passing))
         full, rest = divmod(work.thread_blocks, self.found.resident * self.chip.multiprocessors)
         last = ceil(rest / self.chip.multiprocessors)
-        cycles = full * max(alone, self.found.resident * use.most) + (max(alone, last * use.most) if rest else 0.0)
+        cycles = full * _together(alone, self.found.resident * use.most)
+        cycles += _together(alone, last * use.most) if rest else 0.0
         return cycles / self.chip.hertz
 
     def region(self, region: LoopWork) -> tuple[float, _Use]:
@@ -254,13 +266,17 @@ class _Model:
 
     def once(self, region: LoopWork) -> _Use:
         """Computes what one run of `region` keeps busy, without the loops inside."""
-        matmuls = [(self.matmul(p), unit_of(p, self.chip, self.warps)) for p in region.matmuls]
+        chip = self.chip
+        matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
         vectors = sum(cycles for cycles, unit in matmuls if unit is Unit.vector)
-        slots = self.warps_each * (self.vectors(region) + self.copies(region))
+        issued, special = self.issued(region)
+        issued += self.copies(region) + _REDUCTION_SLOTS * len(region.reductions)
+        warps = self.warps * chip.warp / chip.lanes
         return _Use(
             sum(cycles for cycles, unit in matmuls if unit is not Unit.vector),
-            slots + vectors,
-            sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / self.chip.cache_width,
+            warps * issued + vectors,
+            warps * special,
+            sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / chip.cache_width,
         )
 
     def alone(self, region: LoopWork) -> float:
@@ -292,6 +308,18 @@ class _Model:
         """Computes the cycles of elementwise work, for each warp."""
         return sum(cycles * max(1.0, lanes / self.found.threads) for lanes, cycles in region.vectors)
 
+    def issued(self, region: LoopWork) -> tuple[float, float]:
+        """Computes the cycles for each warp of starting the instructions of elementwise work, and of the special functions in it.
+
+        These have units of their own, a quarter as many: while they are busy, a scheduler starts other instructions.
+        """
+        slots = special = 0.0
+        for lanes, cycles in region.vectors:
+            functions, rest = divmod(cycles, SPECIAL)
+            times = max(1.0, lanes / self.found.threads)
+            slots, special = slots + times * (rest + functions), special + times * functions * SPECIAL
+        return slots, special
+
     def copies(self, region: LoopWork) -> float:
         """Computes the cycles of loads and stores, for each warp."""
         threads = self.found.threads
@@ -314,4 +342,4 @@ class _Model:
                 own = matmul.rows * matmul.columns / threads
                 side = 4 if own >= 16 else 2 if own >= 4 else 1
                 conflicts = threads * matmul.depth * side / 4 if matmul.turned[1] else 0.0
-                return work * _VECTOR_CYCLES / chip.lanes + conflicts
+                return work * (1 + _OPERAND_CYCLES / side) / chip.lanes + conflicts

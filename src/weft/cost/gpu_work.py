@@ -30,13 +30,14 @@ from weft.block.program import (
 from weft.block.residency import Frame, LiveBytes, LoopFrame, SharedBytes
 from weft.block.room import room_of
 from weft.block.scope import Scope, Types
-from weft.block.walk import copied, operands, results
+from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
+from weft.tensor.scalar import exactly_equal
 
 # Bytes that memory moves at least.
 _SECTOR_BYTES = 32
@@ -211,7 +212,7 @@ class _Walk:
         frame: Frame,
     ) -> _Values:
         """Compute the values of `graph`, of these types, its work added to `region` and its blocks held in `frame`."""
-        values = dict(values)
+        values, passing = dict(values), _passing(graph)
         for number, node in enumerate(graph.nodes):
             match node:
                 case Map():
@@ -233,10 +234,9 @@ class _Walk:
                     frame.stored(number, node, self.local.get(node.memory), sizes)
                 case _:
                     self.operator(node, values, lanes, region)
-                    raw = {name: values[name].raw for name in results(node) if name in values}
-                    frame.made(
-                        number, node, {n: 0 if raw.get(n) else self.registers(types[n], lanes) for n in results(node)}
-                    )
+                    none = {n for n in results(node) if n in passing or (n in values and values[n].raw)}
+                    sizes = {n: 0 if n in none else self.registers(types[n], lanes) for n in results(node)}
+                    frame.made(number, node, sizes)
                     for name in results(node):
                         values.setdefault(name, _Value(name, types[name].dims, types[name].dtype))
         return values
@@ -263,7 +263,7 @@ class _Walk:
                 values[name] = _Value(name, rest, item.dtype.accumulator)
             case Fill(name, arg, value):
                 item = values[arg]
-                if item.raw and value == 0.0:
+                if item.raw and exactly_equal(value, 0.0):
                     values[name] = item
                 else:
                     if item.dims:
@@ -404,9 +404,30 @@ class _Walk:
         return count
 
 
+def _passing(graph: Graph) -> frozenset[str]:
+    """Return the values that no thread has all its elements of at once, where nothing is multiplied in blocks.
+
+    Compilers go through chains of elementwise work one element after the other, and add up each as it comes. All elements of a value
+    must be there only if an operator reads it beside what a reduction has made of it.
+    """
+    if any(isinstance(node, Dot) and len(node.dims) > 1 for node in every(graph.nodes)):
+        return frozenset()
+    behind: dict[str, frozenset[str]] = {}  # what a value depends on, and of that what came through a reduction
+    reduced: dict[str, frozenset[str]] = {}
+    whole = set(graph.outputs)
+    for node in graph.nodes:
+        read = operands(node)
+        deep = frozenset[str]().union(*(reduced.get(name, frozenset()) for name in read))
+        whole.update(name for name in read if name in deep or not isinstance(node, Pointwise | Fill | Collapse))
+        reach = frozenset(read).union(*(behind.get(name, frozenset()) for name in read))
+        for name in results(node):
+            behind[name], reduced[name] = reach, reach if isinstance(node, Collapse) else deep
+    return frozenset(n.name for n in graph.nodes if isinstance(n, Pointwise | Fill)) - whole
+
+
 def _held(item: _Value) -> int:
     """Count the bytes of registers of an item that was loaded: what products alone read stays in shared memory."""
-    return item.load.bytes if item.load is not None and item.load.others else 0
+    return item.load.elements * max(4, item.load.dtype.bytes) if item.load is not None and item.load.others else 0
 
 
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:

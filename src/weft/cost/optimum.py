@@ -98,7 +98,7 @@ class Optimum:
 
     def __str__(self) -> str:
         """Return `H*` as text."""
-        return " + ".join(str(sp.simplify(p.alpha * MEMORY**-p.beta)) for p in self.powers)
+        return " + ".join(str(_factored(p.alpha * MEMORY**-p.beta)) for p in self.powers)
 
 
 def optimum(transfers: Expr, memory: Expr, groups: Sequence[Expr]) -> Optimum:
@@ -127,10 +127,21 @@ def optimum(transfers: Expr, memory: Expr, groups: Sequence[Expr]) -> Optimum:
     if not terms:
         return Optimum(tuple(known), {})
     shares, beta = _dual(list(terms), of_memory)
-    parts = list(zip(terms.items(), shares, strict=True))
+    parts = [((e, sp.factor_terms(c)), share) for (e, c), share in zip(terms.items(), shares, strict=True)]
     alpha = held**beta * sp.Mul(*((c / share) ** share for (_, c), share in parts))
     sizes = _sizes(groups, [(e, share * alpha * MEMORY**-beta / c) for (e, c), share in parts], of_memory, held)
-    return Optimum((*known, Power(sp.powsimp(sp.expand_power_base(alpha, force=True), force=True), beta)), sizes)
+    return Optimum((*known, Power(_joined(alpha), beta)), sizes)
+
+
+def _joined(product: Expr) -> Expr:
+    """Return a product of powers, of sizes and of sums of them, with each base once: all are positive."""
+    return sp.powsimp(sp.expand_power_base(product, force=True), force=True)
+
+
+def _factored(values: Expr) -> Expr:
+    """Return a sum of products over one denominator, with what all terms have in common before them."""
+    over, under = values.as_numer_denom()
+    return sp.factor_terms(over / under)
 
 
 def _monomial(term: Expr, groups: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:
@@ -142,7 +153,7 @@ def _monomial(term: Expr, groups: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...
     coefficient, rest = sp.sympify(term).as_independent(*groups, as_Add=False)
     powers = rest.as_powers_dict()
     exponents = tuple(sp.sympify(powers.get(g, 0)) for g in groups)
-    if sp.simplify(rest / sp.Mul(*(g**e for g, e in zip(groups, exponents, strict=True)))) != 1:
+    if not powers.keys() <= {*groups, sp.Integer(1)}:
         raise UnsupportedError(
             f"{term} is no product of powers of {', '.join(map(str, groups))}: no closed form is known"
         )
@@ -177,9 +188,12 @@ def _sizes(
 ) -> dict[str, Expr]:
     """Solve for the groups, whose powers in each term, and in memory, are known at the optimum: linear in logarithms."""
     rows = sp.Matrix([*(exponents for exponents, _ in terms), memory])
-    logs = sp.Matrix([sp.log(value) for _, value in terms] + [sp.log(MEMORY / held)])
-    solved = (rows.T * rows).LUsolve(rows.T * logs)
-    return {str(g): sp.simplify(sp.exp(sp.expand_log(log, force=True))) for g, log in zip(groups, solved, strict=True)}
+    inverse = (rows.T * rows).LUsolve(rows.T)
+    powers = [*(value for _, value in terms), MEMORY / held]
+    return {
+        str(g): _joined(sp.Mul(*(p**e for p, e in zip(powers, inverse.row(i), strict=True))))
+        for i, g in enumerate(groups)
+    }
 
 
 def best_cluster(best: Optimum, level: TransferLevel, weights: Mapping[int, float]) -> int:

@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 from weft.errors import Location
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Scalar, show
+from weft.tensor.scalar import ExactNumbers, Number, Scalar, show
 
 
 class Monoid(Enum):
@@ -71,11 +71,11 @@ class Input(_Value):
     dims: tuple[Axis | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Constant(_Value):
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(ExactNumbers, _Value):
     """A number, rank 0."""
 
-    value: float | int | bool
+    value: Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, assert_never
+from typing import ClassVar, TypeAlias, TypeVar, assert_never
 
 from weft.tensor.dtypes import DType
 
@@ -22,26 +22,44 @@ class Arg:
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lit:
-    """A number that stands in the program: a Python float, int or bool.
+Number: TypeAlias = float | int | bool
 
-    Two are equal where programs cannot tell them apart: 0.0 is not -0.0, 1 is neither 1.0 nor True, and NaN is NaN.
-    """
 
-    value: float | int | bool
+def exactly_equal(one: object, other: object) -> bool:
+    """Tell whether programs cannot tell two values apart: 0.0 is not -0.0, 1 is neither 1.0 nor True, and NaN is NaN."""
+    return _exact(one) == _exact(other)
+
+
+def _exact(value: object) -> tuple[type, object]:
+    return value.__class__, repr(value) if isinstance(value, float) else value
+
+
+class ExactNumbers:
+    """Mix-in for frozen dataclasses with numbers, declared with `eq=False`: equal where all fields are `exactly_equal`."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
 
     def __eq__(self, other: object) -> bool:
-        """Compare numbers with their types and signs."""
-        if not isinstance(other, Lit) or self.value.__class__ is not other.value.__class__:
+        """Compare classes and fields."""
+        if self.__class__ is not other.__class__:
             return False
-        if self.value and self.value == self.value:
-            return self.value == other.value
-        return repr(self.value) == repr(other.value)
+        for name in self.__match_args__:
+            own, another = getattr(self, name), getattr(other, name)
+            if own is not another and not exactly_equal(own, another):
+                return False
+        return True
 
     def __hash__(self) -> int:
-        """Return the hash of the number, the same for both zeros, and for all that are no numbers."""
-        return hash((self.value.__class__, self.value if self.value == self.value else None))
+        """Return the hash of all fields."""
+        return hash(tuple([_exact(getattr(self, name)) for name in self.__match_args__]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lit(ExactNumbers):
+    """A number that stands in the program."""
+
+    value: Number
 
 
 @dataclass(frozen=True, slots=True)

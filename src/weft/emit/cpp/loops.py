@@ -20,6 +20,7 @@ from weft.emit.cpp.values import ItemMemory, Lazy, ListMemory, Value, resolved
 from weft.emit.ranges import BlockText, Bounds, Iterations, Scope, block_at, describe, iterations
 from weft.emit.text import minus, times
 from weft.tensor.axes import Axis
+from weft.tensor.scalar import exactly_equal
 
 
 def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> None:
@@ -161,7 +162,7 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
             found[component.name] = (nests.variable(frame, component.name, dtype, component.init), "true")
             continue
         memory = frame.array(component.name, dtype, component.dims, body.scope)
-        if component.init == 0.0 and _starts_by_overwriting(state, place):
+        if exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({steps.last} <= {steps.first})"):
                 nests.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "false" if node.tile is None else f"{base} > {steps.first}")

@@ -36,7 +36,7 @@ from weft.schedule import added_apart, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Convert, arguments
+from weft.tensor.scalar import Arg, Convert, arguments, exactly_equal
 
 
 @dataclass
@@ -225,7 +225,7 @@ class Body:
     def filled(self, name: str, tile: Tile, value: float, axes: tuple[Axis, ...] | None) -> Tile:
         """Return `tile` with `value` in the lanes that are not valid, of `axes` or of all."""
         mask = self.frame.mask(tile.dims, axes)
-        if not mask or tile.pad == value:
+        if not mask or exactly_equal(tile.pad, value):
             return tile
         other, held = number(value, tile.kind), tile.held
         if held.is_kept and value != 0.0:

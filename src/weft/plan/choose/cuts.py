@@ -162,10 +162,12 @@ class _Chain:
         self.cuts, self.atoms = cuts, atoms
         maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
         self.reads = [{maker[v] for v in atom.stage.uses if v in maker} for atom in atoms]
-        self.of: dict[int, set[int]] = {}  # the atoms of each such region
-        for i, atom in enumerate(atoms):
-            for region in atom.inside:
-                self.of.setdefault(id(region), set()).add(i)
+        wholes: dict[Region, set[int]] = {}
+        # For each atom, the regions that it is a part of, each with all the atoms that are.
+        self.inside = [[(r, wholes.setdefault(r, set())) for r in atom.inside] for atom in atoms]
+        for i, regions in enumerate(self.inside):
+            for _, parts in regions:
+                parts.add(i)
         self.made: dict[tuple[int, ...], Region] = {}
         self.paying: set[tuple[int, ...]] = set()
 
@@ -262,7 +264,7 @@ class _Chain:
         stage = self._stage(own)
         if isinstance(stage, TorchCall):
             return 0.0
-        cut = [region for i in own for region in self.atoms[i].inside if not self.of[id(region)].issubset(own)]
+        cut = [region for i in own for region, parts in self.inside[i] if not parts.issubset(own)]
         whole = any(self.cuts.price(region) < inf for region in cut)
         if whole and not self.cuts.prices.fine:
             return inf

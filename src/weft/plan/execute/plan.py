@@ -146,8 +146,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     made = Rewritten(captured.program).under(GRAPH, _setting(captured, known.target))
     program: TensorProgram = made.program
     trace = list(made.steps)
-    known.layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
-    known.constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
+    layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
+    known.begin(layouts, frozenset(space.name for space, number in captured.sizes.items() if not number.symbols))
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}

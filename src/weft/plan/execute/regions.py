@@ -81,7 +81,7 @@ class Regions:
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
-    _prepared: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
+    _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
@@ -104,6 +104,11 @@ class Regions:
         keep(parts, Cut(stages), brought)
         return stages
 
+    def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str]) -> None:
+        """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
+        self.layouts, self.constant = layouts, constant
+        self._prepared.clear()
+
     def example(self, program: TensorProgram) -> Example:
         """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
         innermost = {n.name: self.layouts.get(n.name, _last(n)) for n in program.inputs}
@@ -111,9 +116,9 @@ class Regions:
 
     def prepared(self, region: Region) -> Prepared:
         """Prepares `region` for being compiled."""
-        found = self._prepared.get(id(region))
-        if found is None:  # it is kept with its region, so that no other one gets its id
-            found = self._prepared[id(region)] = self._prepare(region)
+        found = self._prepared.get(region)
+        if found is None:
+            found = self._prepared[region] = self._prepare(region)
         return found
 
     def selection(self, region: Region) -> Selection:

@@ -29,21 +29,20 @@ def with_writes_in_place(
     """
     memory = _Memory(captured, program, stages)
     before = _random_in_order(captured, stages)
-    ordered, chosen = tuple(stages), frozenset[str]()
-    for stage in stages:
+    ordered, chosen = tuple(range(len(stages))), frozenset[str]()
+    for number, stage in enumerate(stages):
         call = captured.calls[stage.name] if isinstance(stage, TorchCall) else None
         if call is None or call.into is None or not memory.is_placeholders(call, chosen):
             continue
         readers = memory.readers(call)
         if readers is None:
             continue
-        pairs = before | {(id(r), id(stage)) for r in readers}
-        place = {id(s): i for i, s in enumerate(ordered)}
-        late = any(place[id(r)] > place[id(stage)] for r in readers)
+        pairs = before | {(reader, number) for reader in readers}
+        late = any(ordered.index(reader) > ordered.index(number) for reader in readers)
         found = _sorted(stages, pairs, program) if late else ordered
         if found is not None:
             before, ordered, chosen = pairs, found, chosen | {call.name}
-    return ordered, chosen
+    return tuple(stages[number] for number in ordered), chosen
 
 
 class _Memory:
@@ -64,9 +63,9 @@ class _Memory:
             return self.inputs.get(base) == call.into
         return node.call in chosen and self.captured.calls[node.call].into == call.into
 
-    def readers(self, call: OpaqueCall) -> list[Task] | None:
-        """Lists the stages that must run before `call` if it is in place; None if somebody reads the old content when
-        all is done.
+    def readers(self, call: OpaqueCall) -> list[int] | None:
+        """Lists the stages, by number, that must run before `call` if it is in place; None if somebody reads the old content
+        when all is done.
         """
         base = self.bases[call.name]
         same = {base}
@@ -83,7 +82,7 @@ class _Memory:
         of_call = next(n for n in self.nodes.values() if n.call == call.name)
         if same.intersection(of_call.uses[1:]):
             return None  # what is written would be read while it changes
-        return [s for s in self.stages if same.intersection(s.uses) and not self._is_apart(s, call)]
+        return [i for i, s in enumerate(self.stages) if same.intersection(s.uses) and not self._is_apart(s, call)]
 
     def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
         """Tells whether `node` may be the memory of one of these values, or a view of it."""
@@ -115,27 +114,27 @@ class _Memory:
 
 
 def _random_in_order(captured: Captured, stages: Sequence[Task]) -> set[tuple[int, int]]:
-    drawn = [id(s) for s in stages if isinstance(s, TorchCall) and captured.calls[s.name].random]
+    drawn = [i for i, s in enumerate(stages) if isinstance(s, TorchCall) and captured.calls[s.name].random]
     return set(pairwise(drawn))
 
 
 def _sorted(
     stages: Sequence[Task], before: Collection[tuple[int, int]], program: TensorProgram
-) -> tuple[Task, ...] | None:
-    """Sorts `stages`, the first of each pair of ids before the second, each after those whose values it reads; else as they are.
+) -> tuple[int, ...] | None:
+    """Sorts the numbers of `stages`, the first of each pair before the second, each after those whose values it reads; else as
+    they are.
 
     None where there is no such order.
     """
-    rest, done, there = list(stages), list[Task](), {n.name for n in program.inputs}
+    rest, done, there = list(range(len(stages))), list[int](), {n.name for n in program.inputs}
     while rest:
-        waiting = {id(s) for s in rest}
-        late = {second for first, second in before if first in waiting}
-        stage = next((s for s in rest if id(s) not in late and there.issuperset(s.uses)), None)
-        if stage is None:
+        late = {second for first, second in before if first in rest}
+        number = next((i for i in rest if i not in late and there.issuperset(stages[i].uses)), None)
+        if number is None:
             return None
-        rest.remove(stage)
-        done.append(stage)
-        there.update(stage.results)
+        rest.remove(number)
+        done.append(number)
+        there.update(stages[number].results)
     return tuple(done)
 
 

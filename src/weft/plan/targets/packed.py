@@ -127,6 +127,24 @@ _PLAIN = frozenset((type(None), str, *_NUMBERS))
 _BRINGABLE = (Location, Space)
 
 
+class _Places:
+    """Where values were written, each by which object it is: equal ones, as (1,) and (True,), may be written otherwise.
+
+    It holds the objects, so that no other one takes the number that Python knows one by.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Ref] = {}
+        self._held: list[Any] = []
+
+    def get(self, value: Any) -> _Ref | None:
+        return self._of.get(id(value))
+
+    def put(self, value: Any, place: _Ref) -> None:
+        self._held.append(value)
+        self._of[id(value)] = place
+
+
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
@@ -136,7 +154,7 @@ class _Writer:
         self.brought = brought
         self.rows: list[tuple[Any, ...]] = []
         self.named: dict[str, int] = {}
-        self._by_id: dict[int, tuple[_Ref, Any]] = {}  # with the value, so that no other one gets its id
+        self._places = _Places()
         self._by_row: dict[tuple[Any, ...] | str, _Ref] = {}
         self._ways: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: lambda value: (_TUPLE, *self._items(value))}
 
@@ -144,16 +162,16 @@ class _Writer:
         """Returns `value` as it is written in a row."""
         if value.__class__ in _PLAIN:
             return value
-        known = self._by_id.get(id(value))
+        known = self._places.get(value)
         if known is not None:
-            return known[0]
+            return known
         row = self._row(value)
         key = row if _NUMBERS.isdisjoint(map(type, row[1:])) else repr(row)  # as text, 1 is neither 1.0 nor True
         place = self._by_row.get(key)
         if place is None:
             place = self._by_row[key] = (len(self.rows),)
             self.rows.append(row)
-        self._by_id[id(value)] = place, value
+        self._places.put(value, place)
         return place
 
     def _items(self, values: Iterable[Any]) -> list[Any]:
@@ -163,8 +181,8 @@ class _Writer:
             if value.__class__ in _PLAIN:
                 found.append(value)
             else:
-                known = self._by_id.get(id(value))
-                found.append(self.item(value) if known is None else known[0])
+                known = self._places.get(value)
+                found.append(self.item(value) if known is None else known)
         return found
 
     def _row(self, value: Any) -> tuple[Any, ...]:

@@ -16,11 +16,11 @@ from weft.tensor.axes import Axis, Space, present
 from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
-from weft.tensor.builder.promote import Number, promote, promote_types
+from weft.tensor.builder.promote import promote, promote_types
 from weft.tensor.builder.view import Views
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
-from weft.tensor.scalar import Arg, Lit, Scalar, apply
+from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
 

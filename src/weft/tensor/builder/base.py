@@ -9,7 +9,7 @@ from typing import TypeAlias
 from weft.errors import Location, ShapeError
 from weft.tensor.axes import Axis, present
 from weft.tensor.builder.merge import Merges, Ref
-from weft.tensor.builder.promote import Number, promote
+from weft.tensor.builder.promote import promote
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -22,7 +22,7 @@ from weft.tensor.program import (
     Reindex,
     Use,
 )
-from weft.tensor.scalar import Arg, Scalar
+from weft.tensor.scalar import Arg, Number, Scalar
 
 SizeOrAxis: TypeAlias = int | Axis
 """A number that stands in the program, or "as long as this axis of a Ref"."""

@@ -11,10 +11,9 @@ from dataclasses import replace
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, present
 from weft.tensor.builder.base import Base, Ref
-from weft.tensor.builder.promote import Number
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Contraction
-from weft.tensor.scalar import Arg, Lit, Scalar, apply
+from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 
 
 class Matmuls(Base):

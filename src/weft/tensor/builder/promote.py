@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TypeAlias
 
 from weft.tensor.builder.merge import Ref
 from weft.tensor.dtypes import DType
-
-Number: TypeAlias = bool | int | float
+from weft.tensor.scalar import Number
 
 
 def promote(*operands: Ref | Number) -> DType:
