@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import weft
+from testkit.block import paper
+from testkit.schedules import fused
 from weft.block.program import BlockProgram, Graph
 from weft.block.walk import maps, operands, stored
 from weft.cost import closed_form
@@ -17,12 +19,12 @@ from weft.cost.closed import size_of
 from weft.cost.optimum import Expr, sp
 from weft.draw import Diagram, at_whole, diagram, diagrams, svg
 from weft.draw.columns import every
-from weft.draw.form import Colour, StepKind
+from weft.draw.form import Colour, StepKind, spelled
 from weft.errors import UnsupportedError
 from weft.lab.examples import ExampleFunction
 from weft.lab.workloads.cpu import SUITE
 from weft.pipeline import replayed
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.program import TensorProgram
 
 BY_TITLE = {example.title: example for example in SUITE}
@@ -150,6 +152,27 @@ def test_a_picture_is_text_that_scales_and_says_what_it_shows() -> None:
     assert "load q" in (root.findtext("s:desc", namespaces=names) or "")
     assert "prefers-color-scheme" in picture
     assert {p.attrib["class"] for p in root.findall("s:path", names)} >= {"chip", "device"}
+
+
+def test_queries_are_loaded_before_the_loop_over_keys() -> None:
+    """Figure 19: once for each block of queries; keys in the loop, by blocks."""
+    program = fused(paper.attention())
+    own = {"m": Level(LevelPlace.grid, 16), "n": Level(LevelPlace.loop, 8)}
+    levels = ((m.name, LoopSchedule((own.get(m.name, Level(LevelPlace.whole)),))) for m in maps(program.graph))
+    placed = apply(program, Schedule(tuple(levels)))
+    (part,), (found,) = kernels(placed), diagrams(placed)
+    assert sp.simplify(found.transfers - closed_form(part).transfers) == 0
+    assert sp.simplify(found.memory - closed_form(part).memory()) == 0
+    (loop,) = found.columns.brackets
+    loads = {
+        step.inputs[0].name: (i, step) for i, c in enumerate(found.columns.functions) for step in c.steps if step.moved
+    }
+    column, queries = loads["q"]
+    assert column < loop.first
+    assert [spelled(w.size) for w in queries.outputs[0].wires] == ["g_m", "D"]
+    column, keys = loads["kt"]
+    assert loop.first <= column <= loop.last
+    assert "s_n" in [spelled(w.size) for w in keys.outputs[0].wires]
 
 
 def test_where_no_closed_form_is_known_it_says_why() -> None:
