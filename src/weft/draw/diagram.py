@@ -28,7 +28,7 @@ def diagram(program: BlockProgram, part: KernelNodes | None = None, title: str =
 def diagrams(program: BlockProgram, name: str = "kernel") -> tuple[Diagram, ...]:
     """Lay out a diagram for each launch of the applied `program`, in order."""
     parts = kernels(program)
-    titles = [f"{name} {i}" if len(parts) > 1 else name for i in range(1, len(parts) + 1)]
+    titles = [f"{name}, kernel {i}" if len(parts) > 1 else name for i in range(1, len(parts) + 1)]
     return tuple(diagram(program, part, title) for part, title in zip(parts, titles, strict=True))
 
 
