@@ -124,7 +124,7 @@ def closed_form(part: KernelNodes) -> ClosedForm:
     walk = _Walk(frozenset((*part.reads, *part.writes)))
     walk.graph(Graph((), part.nodes, ()), ())
     own = [m for m in maps(Graph((), part.nodes, ())) if m.tile is not None and not m.unit and not m.runs_once]
-    symbols = {p: tuple(dict.fromkeys(_block(m) for m in own if (m.place is Place.grid) is p)) for p in (True, False)}
+    symbols = {p: tuple(dict.fromkeys(block_of(m) for m in own if (m.place is Place.grid) is p)) for p in (True, False)}
     held = tuple(walk.held.values())
     spaces = dict.fromkeys(
         m.axis.space for m in maps(Graph((), part.nodes, ())) if m.place is not Place.grid and not m.unit
@@ -135,18 +135,64 @@ def closed_form(part: KernelNodes) -> ClosedForm:
     return ClosedForm(walk.loaded, walk.stored, held, symbols[True], symbols[False], unstreamed, axes)
 
 
-def _block(node: Map) -> Expr:
+def block_of(node: Map) -> Expr:
     """Return the symbol for the size of a block."""
     return sp.Symbol(f"{'g' if node.place is Place.grid else 's'}_{node.name}", positive=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop:
-    """A loop around: its map, the elements of a block, and how many blocks a run of it has."""
+class LoopAround:
+    """A loop around an operator: its map, the elements of a block, and how many blocks a run of it has."""
 
     node: Map
     block: Expr
     runs: Expr
+
+    @staticmethod
+    def of(node: Map, around: Sequence[LoopAround]) -> LoopAround:
+        """Return `node` with what its blocks are, over all of its space or through the block of a loop `around` it.
+
+        Raises:
+            UnsupportedError: it goes over a part of its space, whose elements depend on other loops.
+        """
+        match node.range:
+            case All(Part.all | Part.full):
+                whole = size_of(node.axis.space)
+            case Within(outer, Part.all | Part.full):
+                whole = next(loop.block for loop in around if loop.node.axis == outer)
+            case Band(outer, None, Diagonal(sizes=()), part) if outer.space == node.axis.space:
+                # Up to the diagonal: of all blocks of the outer loop, half of the axis on average, and half of the block on it.
+                beside = next(loop.block for loop in around if loop.node.axis == outer)
+                size = size_of(outer.space)
+                whole = {Part.full: (size - beside) / 2, Part.edge: beside}.get(part, (size + beside) / 2)
+            case _:
+                raise UnsupportedError(f"loop {node.name!r} goes over a part of its space: no closed form is known")
+        block = sp.Integer(1) if node.unit else whole if node.tile is None or node.runs_once else block_of(node)
+        return LoopAround(node, block, sp.sympify(whole / block))
+
+
+def empty(node: Map) -> bool:
+    """Tell whether `node` goes over what whole blocks leave: nothing, where blocks divide the axis."""
+    return node.range.part is (Part.before if node.range.beside is not None else Part.edge)
+
+
+def standing(node: Load, around: Sequence[LoopAround]) -> int:
+    """Return how many of the loops `around` a load stands in: it is before all those with whose blocks it does not move.
+
+    Raises:
+        UnsupportedError: it takes parts of blocks.
+    """
+    along = {axis for subscript in node.at for axis in subscript.axes}
+    digits = [digit for subscript in node.at for _, digit in subscript.terms]
+    blocks = {loop.node.axis: loop.block for loop in around}
+    if any((digit.div != 1 or digit.mod is not None) and blocks[digit.axis] != 1 for digit in digits):
+        raise UnsupportedError(f"{node.memory!r} is loaded by parts of blocks: no closed form is known")
+    return max((i + 1 for i, loop in enumerate(around) if _moves(loop, along)), default=0)
+
+
+def _moves(loop: LoopAround, along: set[Axis]) -> bool:
+    """Tell whether what is loaded along these axes is another in each iteration, or in each thread block."""
+    return loop.node.place is Place.grid or (loop.runs != 1 and loop.node.axis in along)
 
 
 @dataclass(slots=True)
@@ -157,7 +203,7 @@ class _Walk:
     held: dict[str, HeldValues] = field(default_factory=dict[str, HeldValues])
     passes: dict[tuple[str, Space], set[str]] = field(default_factory=dict[tuple[str, Space], set[str]])
 
-    def graph(self, graph: Graph, around: Sequence[_Loop]) -> None:
+    def graph(self, graph: Graph, around: Sequence[LoopAround]) -> None:
         """Count what the operators of `graph` move and hold, which run in the loops `around`."""
         for node in graph.nodes:
             match node:
@@ -176,12 +222,11 @@ class _Walk:
                 case _:
                     pass
 
-    def loop(self, node: Map, around: Sequence[_Loop]) -> None:
+    def loop(self, node: Map, around: Sequence[LoopAround]) -> None:
         """Walk a loop; what whole blocks leave is nothing where blocks divide the axis."""
-        beside = node.range.beside is not None
-        if node.range.part is (Part.before if beside else Part.edge):
+        if empty(node):
             return
-        own = self.entered(node, around)
+        own = LoopAround.of(node, around)
         inside = [*around, own]
         for component in () if node.state is None else node.state.components:
             values = self.elements(component.dims, inside)
@@ -189,31 +234,10 @@ class _Walk:
         for graph in graphs(node):
             self.graph(graph, inside)
 
-    def entered(self, node: Map, around: Sequence[_Loop]) -> _Loop:
-        """Return `node` with what its blocks are, over all of its space or through the block of a loop around."""
-        match node.range:
-            case All(Part.all | Part.full):
-                whole = size_of(node.axis.space)
-            case Within(outer, Part.all | Part.full):
-                whole = next(loop.block for loop in around if loop.node.axis == outer)
-            case Band(outer, None, Diagonal(sizes=()), part) if outer.space == node.axis.space:
-                # Up to the diagonal: of all blocks of the outer loop, half of the axis on average, and half of the block on it.
-                beside = next(loop.block for loop in around if loop.node.axis == outer)
-                size = size_of(outer.space)
-                whole = {Part.full: (size - beside) / 2, Part.edge: beside}.get(part, (size + beside) / 2)
-            case _:
-                raise UnsupportedError(f"loop {node.name!r} goes over a part of its space: no closed form is known")
-        block = sp.Integer(1) if node.unit else whole if node.tile is None or node.runs_once else _block(node)
-        return _Loop(node, block, sp.sympify(whole / block))
-
-    def load(self, node: Load, around: Sequence[_Loop]) -> None:
+    def load(self, node: Load, around: Sequence[LoopAround]) -> None:
         """Count a load, which stands where the innermost loop that it moves with is."""
         along = {axis for subscript in node.at for axis in subscript.axes}
-        digits = [digit for subscript in node.at for _, digit in subscript.terms]
-        blocks = {loop.node.axis: loop.block for loop in around}
-        if any((digit.div != 1 or digit.mod is not None) and blocks[digit.axis] != 1 for digit in digits):
-            raise UnsupportedError(f"{node.memory!r} is loaded by parts of blocks: no closed form is known")
-        depth = max((i + 1 for i, loop in enumerate(around) if self.moves(loop, along)), default=0)
+        depth = standing(node, around)
         axes = tuple(a for a in along if a in {loop.node.axis for loop in around})
         self.loaded[node.memory] = self.loaded.get(node.memory, 0) + self.moved(axes, around[:depth], around)
         for loop in around:
@@ -230,15 +254,13 @@ class _Walk:
         again = {memory: names for (memory, along), names in self.passes.items() if along == space and len(names) > 1}
         return "; ".join(f"{memory} is loaded by loops {', '.join(sorted(names))}" for memory, names in again.items())
 
-    def moves(self, loop: _Loop, along: set[Axis]) -> bool:
-        """Tell whether what is loaded along these axes is another in each iteration, or in each thread block."""
-        return loop.node.place is Place.grid or (loop.runs != 1 and loop.node.axis in along)
-
-    def moved(self, axes: Sequence[Axis], around: Sequence[_Loop], scope: Sequence[_Loop] | None = None) -> Expr:
+    def moved(
+        self, axes: Sequence[Axis], around: Sequence[LoopAround], scope: Sequence[LoopAround] | None = None
+    ) -> Expr:
         """Count the values that go one way: an item with these axes in each iteration of the loops `around`."""
         return sp.Mul(self.elements(axes, around if scope is None else scope), *(loop.runs for loop in around))
 
-    def elements(self, axes: Sequence[Axis], around: Sequence[_Loop]) -> Expr:
+    def elements(self, axes: Sequence[Axis], around: Sequence[LoopAround]) -> Expr:
         """Count the elements of an item with these axes."""
         blocks = {loop.node.axis: loop.block for loop in around}
         return sp.Mul(*(blocks[a] for a in axes))

@@ -1,0 +1,82 @@
+"""The first lines of a report: what runs where, how long it is predicted to take, and whether it was found right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from weft.errors import Location
+from weft.plan import CompiledRegion, Plan, measured_before
+
+_MOST = 6
+"""Regions, and fallbacks, that a summary names one by one."""
+
+
+def summary(plan: Plan) -> Iterator[str]:
+    """Yield about ten lines on `plan`."""
+    count = len(plan.kernels)
+    regions = f" for {len(plan.regions)} regions" if len(plan.regions) > 1 else ""
+    target = f" on {plan.kernels[0].target}" if plan.kernels else ""
+    yield f"{count} {'kernel' if count == 1 else 'kernels'}{regions}{target}; {_left(plan)}"
+    for number, region in enumerate(plan.regions[:_MOST], 1):
+        yield from _region(number, region)
+    if len(plan.regions) > _MOST:
+        yield f"and {len(plan.regions) - _MOST} more regions"
+    if count:
+        predicted = sum(k.cost.predicted_seconds for k in plan.kernels)
+        moved = sum(k.cost.bytes_read + k.cost.bytes_written for k in plan.kernels)
+        yield f"all kernels: predicted {predicted * 1e3:.3g} ms, {moved:,} bytes moved"
+    measured = measured_before(plan)
+    if measured is not None:
+        yield f"measured: {measured}"
+    for fallback in plan.fallbacks[:_MOST]:
+        yield f"left to PyTorch: {fallback}"
+    if len(plan.fallbacks) > _MOST:
+        yield f"and {len(plan.fallbacks) - _MOST} more operations"
+
+
+def _left(plan: Plan) -> str:
+    count = len(plan.fallbacks)
+    if not count:
+        return "nothing is left to PyTorch"
+    return f"{count} {'operation is' if count == 1 else 'operations are'} left to PyTorch"
+
+
+def _region(number: int, region: CompiledRegion) -> Iterator[str]:
+    """Say of a region what its lines, kernels and verdict are."""
+    lines = _lines(region)
+    yield f"region {number}{f' ({lines})' if lines else ''}: {', '.join(k.name for k in region.kernels)}"
+    verdicts = list(dict.fromkeys(f"verdict {str(k.verdict).partition(':')[0]}; {k.judged}" for k in region.kernels))
+    seconds = sum(k.cost.predicted_seconds for k in region.kernels)
+    yield f"  predicted {seconds * 1e3:.3g} ms; {'; '.join(verdicts)}"
+
+
+def _lines(region: CompiledRegion) -> str:
+    """Name the user's lines that a region computes: `layers.py: 12, 14`."""
+    found: dict[str, set[int]] = {}
+    for place in _locations(region):
+        found.setdefault(Path(place.file).name, set()).add(place.line)
+    return "; ".join(f"{file}: {', '.join(map(str, sorted(numbers)))}" for file, numbers in found.items())
+
+
+def _locations(region: CompiledRegion) -> Iterator[Location]:
+    for node in region.program.nodes:
+        place = getattr(node, "location", None)
+        if isinstance(place, Location):
+            yield place
+
+
+def written_lines(plan: Plan) -> list[str]:
+    """List the user's lines in order, each with the regions that compute something of it."""
+    found: dict[Location, list[int]] = {}
+    for number, region in enumerate(plan.regions, 1):
+        for place in _locations(region):
+            numbers = found.setdefault(place, [])
+            if number not in numbers:
+                numbers.append(number)
+    for fallback in plan.fallbacks:
+        if fallback.location is not None:
+            found.setdefault(fallback.location, [])
+    ordered = sorted(found.items(), key=lambda pair: (pair[0].file, pair[0].line))
+    names = {place: ", ".join(f"region {n}" for n in numbers) or "PyTorch" for place, numbers in ordered}
+    return [f"{place}  ->  {names[place]}" for place in names]

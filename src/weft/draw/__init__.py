@@ -1,0 +1,24 @@
+"""draw: programs as pictures, and what is said of them as pages.
+
+In: a block program, with places or without; sections of a report. Out: `diagram`, its neural circuit diagram (FlashAttention on a
+Napkin, section 2), a form with positions, which `svg` prints; `plain` and `page.page`, which print sections as text or HTML.
+"""
+
+from weft.draw.diagram import at_whole, diagram, diagrams
+from weft.draw.document import Picture, Prose, Section, ShownRewrite, SourceCode, plain
+from weft.draw.picture import Diagram
+from weft.draw.svg import svg
+
+__all__ = [
+    "Diagram",
+    "Picture",
+    "Prose",
+    "Section",
+    "ShownRewrite",
+    "SourceCode",
+    "at_whole",
+    "diagram",
+    "diagrams",
+    "plain",
+    "svg",
+]
