@@ -131,7 +131,7 @@ def closed_form(part: KernelNodes) -> ClosedForm:
     )
     reasons = {space.name: walk.why_not(space) for space in spaces}
     unstreamed = {name: why for name, why in reasons.items() if why}
-    axes = {_block(m): size_of(m.axis.space) for m in own if m.place is Place.grid}
+    axes = {block_of(m): size_of(m.axis.space) for m in own if m.place is Place.grid}
     return ClosedForm(walk.loaded, walk.stored, held, symbols[True], symbols[False], unstreamed, axes)
 
 
