@@ -1,7 +1,6 @@
 """Times the GPU's benchmark list beside what another version of weft, or another effort, makes of it, alternating in one run.
 
     PYTHONPATH=src python benchmarks/gpu_versions.py OTHER/src [--efforts quick quick] [--only ROW ...] [--skip N] [--json FILE]
-    S] [--json FILE]
 
 Each version runs in a process of its own, with an empty cache of its own, and compiles and tunes as for any user. Then both
 are timed in turn as the tuner times candidates: CUDA graphs, the second-level cache emptied. A row has both medians in us,
@@ -20,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +92,7 @@ def compared(versions: list[Version], name: str) -> dict[str, Any]:
 
 
 def _serve() -> int:
-    from weft.plan.targets import graphs  # noqa: PLC0415 - of the version that serves
+    from weft.plan.targets import graphs
 
     filler = graphs.cache_filler(torch.device("cuda"))
     program: Any = None
@@ -128,9 +126,9 @@ def _made(name: str) -> tuple[Any, Any, list[Any]]:
         results = [each.detach().double().flatten()[:_COMPARED:7].tolist() for each in every]
         compiles = weft.stats().compiles - before.compiles
         kernels = len(program.kernels)
-        return {"results": results, "seconds": seconds, "compiles": compiles, "kernels": kernels}, program, inputs
     except Exception as error:  # noqa: BLE001 - the other rows are measured all the same
         return {"error": f"{type(error).__name__}: {error}"[:200]}, None, []
+    return {"results": results, "seconds": seconds, "compiles": compiles, "kernels": kernels}, program, inputs
 
 
 def main() -> int:
@@ -157,8 +155,7 @@ def main() -> int:
             if time.monotonic() > ends:
                 break
             rows.append(compared(versions, name))
-            row = {key: value for key, value in rows[-1].items()}
-            sys.stdout.write(f"{json.dumps(row)}\n")
+            sys.stdout.write(f"{json.dumps(rows[-1])}\n")
             sys.stdout.flush()
         for each in versions:
             each.close()

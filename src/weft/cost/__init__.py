@@ -13,6 +13,7 @@ from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.concrete import ConcreteSchedule, concrete_schedule
 from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
 from weft.cost.estimate import Cost, cost_of, estimate, total
+from weft.cost.gpu_bytes import DeviceBytes, device_bytes
 from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Bounds, Breakdown, Cycles, Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu
@@ -32,6 +33,7 @@ __all__ = [
     "Corrections",
     "Cost",
     "Cycles",
+    "DeviceBytes",
     "Gpu",
     "Launch",
     "Machine",
@@ -48,6 +50,7 @@ __all__ = [
     "cost_of",
     "cpu_features",
     "dependents",
+    "device_bytes",
     "estimate",
     "estimate_gpu",
     "fitted",

@@ -32,6 +32,8 @@ class Cost:
         floor_seconds: `unique_bytes` and `flops` at the machine's rates as the model has them,
             whichever takes longer: what no schedule can improve on.
         predicted_seconds: for this schedule.
+        device_read, device_written: bytes between a GPU's memory and its second-level cache, which is empty before
+            (`weft.cost.gpu_bytes`); 0 where they were not asked for, and on a CPU.
     """
 
     bytes_read: int
@@ -40,6 +42,8 @@ class Cost:
     unique_bytes: int
     floor_seconds: float
     predicted_seconds: float
+    device_read: int = 0
+    device_written: int = 0
 
     def __str__(self) -> str:
         return (
@@ -111,6 +115,8 @@ def total(costs: Iterable[Cost]) -> Cost:
         sum(c.unique_bytes for c in costs),
         sum(c.floor_seconds for c in costs),
         sum(c.predicted_seconds for c in costs),
+        sum(c.device_read for c in costs),
+        sum(c.device_written for c in costs),
     )
 
 

@@ -8,13 +8,13 @@ in flight, fill the time.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
+from weft.cost.gpu_bytes import DeviceBytes, device_bytes, first_bytes, moved_bytes
 from weft.cost.gpu_cycles import SPECIAL
 from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
 from weft.cost.gpu_work import LoopWork, Matmul, ThreadBlockWork, work_of
@@ -63,8 +63,13 @@ def estimate_gpu(
     Raises:
         TargetError: no GPU is known that `target` could be.
     """
-    found = launches_of(applied, sizes, innermost)
-    return tuple(e.cost(gpu(target), schedule.warps_of(merges=e.merges), schedule.stages) for e in found)
+    chip, stages, found = gpu(target), schedule.stages, list[Cost]()
+    for launch in launches_of(applied, sizes, innermost):
+        warps = schedule.warps_of(merges=launch.merges)
+        moved = launch.device_bytes(chip, warps, stages)
+        cost = launch.cost(chip, warps, stages)
+        found.append(replace(cost, device_read=moved.read, device_written=moved.written))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,13 @@ class Launch:
     merges: bool
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
-        """Estimates the cost on `chip`."""
+        """Estimates the cost on `chip`, but for `device_bytes`, which many schedules are not asked for."""
         return _cost(self.work, self.counted, chip, warps, stages)
+
+    def device_bytes(self, chip: Gpu, warps: int, stages: int) -> DeviceBytes:
+        """Predicts the bytes between memory and the second-level cache of `chip`."""
+        resident = resources_of(self.work, chip, warps, stages).resident
+        return device_bytes(self.work, self.counted, chip.cache_bytes, resident * chip.multiprocessors)
 
     def breakdown(self, chip: Gpu, warps: int, stages: int) -> Breakdown:
         """Lists what the predicted time is made of."""
@@ -164,10 +174,9 @@ def _cost(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages
 
 def _moved_once(counted: Traffic) -> tuple[int, int, int]:
     """Counts the bytes that a launch reads and writes, and those of its lists, each element once."""
-    read = {name: size for name, size in counted.loaded.items() if name in counted.shared}
-    written = sum(size for name, size in counted.stored.items() if name in counted.shared)
-    unique = sum(min(counted.lists[name], size) for name, size in read.items()) + written
-    return sum(read.values()), written, unique
+    read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
+    first = first_bytes(counted)
+    return read, first.written, first.total
 
 
 def _bounded(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> tuple[_Model, Bounds]:
@@ -175,13 +184,7 @@ def _bounded(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, sta
     unique = _moved_once(counted)[2]
     matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
     vectors = (sum(counted.flops.values()) - sum(counted.matrix_flops.values())) / chip.vector_flops
-    padded: Counter[str] = Counter()
-    for region in work.body.all():
-        for load in region.loads:
-            padded[load.name] += int(load.bytes * region.runs * work.thread_blocks)
-    # What is masked is not moved, and what no loop moves is loaded before it, once.
-    moved = {name: min(size, counted.loaded.get(name, size)) for name, size in padded.items()}
-    shares = {name: size / max(1, padded[name]) for name, size in moved.items()}
+    moved, shares = moved_bytes(work, counted)
     first = min(1.0, unique / max(1, sum(moved.values())))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
     model = _Model(chip, resources_of(work, chip, warps, stages), warps, stages, memory, shares)

@@ -27,11 +27,13 @@ from weft.block.program import (
     Rank,
     Store,
 )
+from weft.block.ranges import Part
 from weft.block.residency import Frame, LiveBytes, LoopFrame, SharedBytes
 from weft.block.room import room_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
+from weft.cost.gpu_places import At, blocks_of, decided_by
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
@@ -53,6 +55,7 @@ class LoadedItem:
         matmuls: it is read by matmuls of blocks; others: by other code, so that it is in registers too.
         within: it is read inside loops of the region that loads it.
         spread: bytes that memory moves for each one of it: more than 1 where few of its elements lie beside one another.
+        at: axes whose blocks decide where it lies, each with how many elements in a row lie at the same place.
     """
 
     name: str
@@ -62,6 +65,7 @@ class LoadedItem:
     others: bool
     within: bool
     spread: float = 1.0
+    at: At = ()
 
     @property
     def bytes(self) -> int:
@@ -102,6 +106,8 @@ class LoopWork:
         stores: (lanes, element type) of blocks that are stored.
         inner: loops inside.
         strips: it multiplies blocks of a matrix with one row.
+        axis: of the loop.
+        part: which iterations of its range the loop has: those of several loops over one range lie at different places.
     """
 
     loop: bool
@@ -116,6 +122,8 @@ class LoopWork:
     stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
     inner: list[LoopWork] = field(default_factory=list["LoopWork"])
     strips: bool = False
+    axis: Axis | None = None
+    part: Part = Part.all
 
     def all(self) -> list[LoopWork]:
         """List this region and those inside."""
@@ -131,12 +139,14 @@ class ThreadBlockWork:
         body: its code.
         held: the most bytes of blocks that are in its registers at once.
         largest: lanes of its largest block.
+        grid: loops of the grid, outermost first, with how many blocks each has: the last one's are numbered in a row.
     """
 
     thread_blocks: int
     body: LoopWork
     held: int
     largest: int
+    grid: tuple[tuple[Axis, int], ...] = ()
 
 
 def work_of(
@@ -165,7 +175,7 @@ def work_of(
     values |= {n: _Value(n, types[n].dims, types[n].dtype) for n in part.writes if types[n].buffered}
     graph = Graph(part.reads, part.nodes, ())
     walk.graph(graph, types, values, around, {}, body, Frame(walk.memory, graph, {}))
-    return ThreadBlockWork(counted.iterations, body, walk.memory.peak, walk.largest)
+    return ThreadBlockWork(counted.iterations, body, walk.memory.peak, walk.largest, tuple(walk.grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +210,7 @@ class _Walk:
     largest: int = 1
     around: list[tuple[Axis, LoopWork]] = field(default_factory=list[tuple[Axis, "LoopWork"]])
     inside: list[Map] = field(default_factory=list[Map])
+    grid: list[tuple[Axis, int]] = field(default_factory=list[tuple[Axis, int]])
 
     def graph(
         self,
@@ -320,6 +331,8 @@ class _Walk:
         inside = scope.inside(node)
         inner_lanes = {**lanes, node.axis: self.room(node, inside)}
         inlined = node.place is Place.grid or node.runs_once
+        if node.place is Place.grid:
+            self.grid.append((node.axis, blocks_of(node, self.sizes)))
         own = region
         if not inlined:
             own = LoopWork(
@@ -328,6 +341,8 @@ class _Walk:
                 entries=region.runs,
                 together=node.demands.unroll,
                 pipelined=node.demands.pipelined,
+                axis=node.axis,
+                part=node.range.part,
             )
             region.inner.append(own)
             self.around.append((node.axis, own))
@@ -368,7 +383,9 @@ class _Walk:
         last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)
         beside = prod(lanes[a] for a in last.axes if a in node.dims)
         spread = max(1.0, _SECTOR_BYTES / (beside * node.dtype.bytes))
-        load = LoadedItem(memory.name, count, node.dtype, matmuls, others, within, spread)
+        load = LoadedItem(
+            memory.name, count, node.dtype, matmuls, others, within, spread, decided_by(node, self.inside)
+        )
         home.loads.append(load)
         if others:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))
@@ -407,8 +424,8 @@ class _Walk:
 def _passing(graph: Graph) -> frozenset[str]:
     """Return the values that no thread has all its elements of at once, where nothing is multiplied in blocks.
 
-    Compilers go through chains of elementwise work one element after the other, and add up each as it comes. All elements of a value
-    must be there only if an operator reads it beside what a reduction has made of it.
+    Compilers go through chains of elementwise work one element after the other, and add up each as it comes. All elements of
+    a value must be there only if an operator reads it beside what a reduction has made of it.
     """
     if any(isinstance(node, Dot) and len(node.dims) > 1 for node in every(graph.nodes)):
         return frozenset()

@@ -1,0 +1,31 @@
+"""What decides where thread blocks and iterations of their loops read memory: who reads the same, and how far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from weft.block.program import Load, Map
+from weft.tensor.axes import Axis
+
+At: TypeAlias = "tuple[tuple[Axis, int], ...]"
+"""Axes whose current blocks decide where an item lies, each with how many elements in a row lie at the same place."""
+
+
+def decided_by(node: Load, around: Sequence[Map]) -> At:
+    """List the axes on whose current blocks it depends what `node` loads, in the maps `around` it, outermost first.
+
+    A block that lies in another one, or in a segment, depends on that one's axis, too.
+    """
+    found = {digit.axis: digit.div for subscript in node.at for _, digit in subscript.terms}
+    for outer in reversed(around):
+        if outer.axis in found:
+            numbered = None if outer.range.segment is None else outer.range.segment[0]
+            found |= {axis: 1 for axis in (outer.range.through, numbered) if axis is not None and axis not in found}
+    return tuple(found.items())
+
+
+def blocks_of(node: Map, sizes: Mapping[str, int]) -> int:
+    """Count the blocks of a loop of the grid."""
+    tile = node.tile or (1 if node.unit else None)
+    return 1 if node.range.one_block or tile is None else -(-node.axis.space.size(sizes) // tile)
