@@ -21,12 +21,14 @@ import torch
 from rich.text import Text
 
 from weft import __version__
+from weft.api.files import write_json
 from weft.api.optimize import optimize
 from weft.api.tracing import keeps_numbers
-from weft.cli.command import console, reporting
+from weft.cli.command import NewFile, console, reporting
 from weft.cost import gpu
 from weft.emit.cpp import INCLUDE_DIR
 from weft.errors import TargetError, UnknownOptionError, WeftError
+from weft.lab.machine.report import measure_machine, table, unsteady
 from weft.lab.measure import Standard, first_line, processor
 from weft.options import Options, current, options, variable_of
 from weft.plan.targets import toolchain
@@ -333,17 +335,37 @@ _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
 )
 
 
+def _measure(path: Path, seconds: float, as_json: bool) -> None:
+    found = measure_machine(seconds)
+    write_json(path, found.to_json())
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+        return
+    terminal = console()
+    terminal.print(found.machine, table(found), f"written to {path}", sep="\n", markup=False)
+    if busy := unsteady(found):
+        todo = "measure again when nothing else runs, or longer (--seconds)"
+        terminal.print(f"unsteady: {', '.join(busy)}\n      what to do: {todo}", markup=False)
+
+
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+@click.option(
+    "--measure", type=NewFile(), metavar="FILE.json", help="Measure this machine instead, and write it as a chip."
+)
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=20, show_default=True, help="How long to measure.")
 @reporting
-def doctor(as_json: bool) -> None:
+def doctor(as_json: bool, measure: Path | None, seconds: float) -> None:
     """Check everything that weft needs or uses on this machine, compile, verify and run a small kernel, and say what to do.
 
     Exits with 1 if something fails.
     """
+    if measure is not None:
+        _measure(measure, seconds, as_json)
+        return
     terminal, failed, seen = console(), False, list[dict[str, str]]()
     for finding in findings():
         failed |= finding.state == "fail"

@@ -4,10 +4,12 @@ In: a block program with places, the sizes, and a `Machine`. Out: `traffic`, byt
 operations in closed form, equal to what the interpreter counts; and `estimate`, for each kernel a
 `Cost` with the time no schedule can improve on and the time that is predicted; `closed_form`, what a kernel moves and holds with
 sizes and blocks as symbols, and the fewest transfers for any memory; `concrete_schedule`, what it takes of a described `Chip`, and
-`ranked`, how chips compare. Nothing is run.
+`ranked`, how chips compare; `read_chip` reads a
+chip that was measured. Nothing is run.
 """
 
 from weft.cost.calibration import Calibration, Observation, cpu_features, fitted, gpu_features
+from weft.cost.chip_file import read_chip
 from weft.cost.chips import CHIPS, chip
 from weft.cost.closed import ClosedForm, closed_form
 from weft.cost.concrete import ConcreteSchedule, concrete_schedule
@@ -62,6 +64,7 @@ __all__ = [
     "least_seconds",
     "on_chip_bytes",
     "ranked",
+    "read_chip",
     "resources",
     "total",
     "traffic",

@@ -1,7 +1,7 @@
 """Chips as data: levels of memory, units that compute, and the sizes in which they want their data (Napkin, sections 4 and 5).
 
-A `Chip` holds what its maker publishes, each figure with its source (docs/internals/machines.md); nothing here is measured on
-the machine that weft runs on. `weft.cost.Machine` and `weft.cost.Gpu` are what the models of time read: rates that programs
+A `Chip` holds what its maker publishes, each figure with its source (docs/internals/machines.md), or what was measured
+(`weft.cost.chip_file`). `weft.cost.Machine` and `weft.cost.Gpu` are what the models of time read: rates that programs
 attain.
 """
 
@@ -50,7 +50,7 @@ class MatrixUnit:
         left, right, result: where it has its operands and its result.
     """
 
-    flops: int
+    flops: float
     rows: int
     depth: int
     columns: int
@@ -67,11 +67,11 @@ class MatrixUnit:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One chip, as published.
+    """One chip, as published or as measured.
 
     Attributes:
         name: as it is sold.
-        multiprocessors: that are enabled; cores of a CPU.
+        multiprocessors: that are enabled; cores of a CPU (of a measured one: threads that PyTorch uses).
         hertz: the clock that `flops` of its matrix units are published at.
         levels: of memory, from registers to what other chips have.
         matrix: its units for blocks, by the type of the operands; no entry where a type has none.
@@ -90,7 +90,7 @@ class Chip:
     hertz: float
     levels: tuple[ChipLevel, ...]
     matrix: Mapping[DType, MatrixUnit]
-    vector: Mapping[DType, int]
+    vector: Mapping[DType, float]
     special: int
     threads: int = 0
     thread_block: int = 0
