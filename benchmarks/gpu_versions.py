@@ -37,7 +37,7 @@ class Version:
 
     def __init__(self, source: Path, cache: Path, effort: str) -> None:
         cache.mkdir(mode=0o700)
-        paths = os.pathsep.join([str(source), os.environ.get("WEFT_WHEELS", "")])
+        paths = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": paths, "WEFT_CACHE_DIR": str(cache), "WEFT_EFFORT": effort}
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(source), "--serve"],

@@ -12,7 +12,7 @@ from math import lcm
 
 from weft.block.program import Dot, Load, Map
 from weft.cost.chip import Chip, MatrixUnit
-from weft.cost.concrete.operations import ColumnValue, Loop, Operation
+from weft.cost.concrete.operations import ColumnLoop, ColumnValue, Operation
 from weft.errors import UnsupportedError
 from weft.schedule import multiplied
 from weft.tensor.axes import Axis
@@ -33,16 +33,16 @@ class UnitMatmul:
     unit: MatrixUnit
 
 
-def every(found: Sequence[Operation | Loop]) -> Iterator[Operation]:
+def every(found: Sequence[Operation | ColumnLoop]) -> Iterator[Operation]:
     """Yield all operations, those of loops too."""
     for each in found:
-        if isinstance(each, Loop):
+        if isinstance(each, ColumnLoop):
             yield from every(each.body)
         else:
             yield each
 
 
-def products(found: Sequence[Operation | Loop], chip: Chip, computed: DType) -> dict[int, UnitMatmul]:
+def products(found: Sequence[Operation | ColumnLoop], chip: Chip, computed: DType) -> dict[int, UnitMatmul]:
     """Return the matmuls of blocks by `id` of their operation, which outlives it.
 
     Raises:
@@ -89,7 +89,7 @@ class BlockSizes:
 
 
 def blocks(
-    found: Sequence[Operation | Loop],
+    found: Sequence[Operation | ColumnLoop],
     groups: Sequence[Map],
     known: Mapping[int, UnitMatmul],
     chip: Chip,
@@ -132,8 +132,8 @@ def blocks(
     return BlockSizes(rows, threads, {a: 1 if a in units else n for a, n in chosen.items()}, multiples, pieces, parts)
 
 
-def _loops(found: Sequence[Operation | Loop]) -> Iterator[Loop]:
+def _loops(found: Sequence[Operation | ColumnLoop]) -> Iterator[ColumnLoop]:
     for each in found:
-        if isinstance(each, Loop):
+        if isinstance(each, ColumnLoop):
             yield each
             yield from _loops(each.body)

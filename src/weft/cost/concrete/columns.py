@@ -1,4 +1,4 @@
-"""Columns: a launch as loops over steps, each with what is alive in it (FlashAttention on a Napkin, section 5.3 and figures
+"""ColumnWriter: a launch as loops over steps, each with what is alive in it (FlashAttention on a Napkin, section 5.3 and figures
 26, 27).
 
 In: operations in order, their blocks, a chip. Out: `Column`s and the variables that they use. The rules are those of the
@@ -24,7 +24,7 @@ from math import prod
 from weft.block.program import Buffer, Collapse, Dot, Load, Pointwise, Store
 from weft.cost.chip import Chip, OnChip
 from weft.cost.concrete.blocks import BlockSizes, UnitMatmul, every
-from weft.cost.concrete.operations import ColumnValue, Loop, Operation, made
+from weft.cost.concrete.operations import ColumnLoop, ColumnValue, Operation, made
 from weft.cost.concrete.variables import Arrangement, Variable, VariableKind, Variables
 from weft.tensor import optable
 from weft.tensor.axes import Axis
@@ -95,7 +95,7 @@ class _Home:
 
 
 @dataclass(slots=True)
-class Columns:
+class ColumnWriter:
     """Walks operations and writes down columns.
 
     Attributes:
@@ -116,16 +116,16 @@ class Columns:
     columns: list[Column] = field(default_factory=list[Column])
     homes: dict[int, _Home] = field(default_factory=dict[int, _Home])
     waiting: dict[int, Operation] = field(default_factory=dict[int, Operation])
-    loops: list[Loop] = field(default_factory=list[Loop])
+    loops: list[ColumnLoop] = field(default_factory=list[ColumnLoop])
 
-    def walk(self, found: Sequence[Operation | Loop], kept: Set[int] = frozenset()) -> None:
+    def walk(self, found: Sequence[Operation | ColumnLoop], kept: Set[int] = frozenset()) -> None:
         """Write down the columns of `found`; the values `kept` stay alive at its end."""
         last: dict[int, int] = {}
         for number, each in enumerate(found):
             last |= dict.fromkeys((id(v) for v in each.inputs), number)
         for number, each in enumerate(found):
             ends = {i for i, at in last.items() if at == number and i not in kept}
-            if isinstance(each, Loop):
+            if isinstance(each, ColumnLoop):
                 self.loop(each)
             else:
                 self.operation(each, ends)
@@ -133,7 +133,7 @@ class Columns:
                 if last.get(id(value), -1) <= number and id(value) not in kept:
                     self.drop(value)
 
-    def loop(self, loop: Loop) -> None:
+    def loop(self, loop: ColumnLoop) -> None:
         """Write down a loop: what does not move with it is there before."""
         loads = [op for op in every(loop.body) if isinstance(op.node, Load)]
         for op in loads:
@@ -154,7 +154,7 @@ class Columns:
         for op in loads:
             self.drop(op.makes[0])
 
-    def state(self, before: ColumnValue, loop: Loop) -> _Home:
+    def state(self, before: ColumnValue, loop: ColumnLoop) -> _Home:
         """Take the variable of a component: as results of matmuls lie, where nothing but a matmul goes on from it."""
         after = [op for op in self.readers.get(id(before), ()) if op in loop.body]
         product = self.known.get(id(after[0])) if len(after) == 1 and after[0].onto is before else None

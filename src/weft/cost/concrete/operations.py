@@ -61,7 +61,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loop:
+class ColumnLoop:
     """A loop of one thread block.
 
     Attributes:
@@ -72,7 +72,7 @@ class Loop:
 
     node: Map
     carried: tuple[tuple[ColumnValue, ColumnValue], ...]
-    body: tuple[Operation | Loop, ...]
+    body: tuple[Operation | ColumnLoop, ...]
 
     @property
     def inputs(self) -> tuple[ColumnValue, ...]:
@@ -82,7 +82,7 @@ class Loop:
         return tuple({id(v): v for v in found}.values())
 
 
-def made(each: Operation | Loop) -> tuple[ColumnValue, ...]:
+def made(each: Operation | ColumnLoop) -> tuple[ColumnValue, ...]:
     """Return the values that come of `each`."""
     return each.makes if isinstance(each, Operation) else tuple(before for before, _ in each.carried)
 
@@ -93,7 +93,7 @@ class Operations:
 
     groups: list[Map] = field(default_factory=list[Map])
 
-    def of(self, nodes: Sequence[BlockNode], reads: Iterable[str]) -> tuple[Operation | Loop, ...]:
+    def of(self, nodes: Sequence[BlockNode], reads: Iterable[str]) -> tuple[Operation | ColumnLoop, ...]:
         """Return what `nodes` do.
 
         Raises:
@@ -103,9 +103,9 @@ class Operations:
         found = self.graph(Graph((), tuple(nodes), ()), given)
         return _ordered(_onto(found))
 
-    def graph(self, graph: Graph, values: dict[str, ColumnValue]) -> list[Operation | Loop]:
+    def graph(self, graph: Graph, values: dict[str, ColumnValue]) -> list[Operation | ColumnLoop]:
         """List the operators of `graph`, whose values are added to `values`."""
-        found: list[Operation | Loop] = []
+        found: list[Operation | ColumnLoop] = []
         for node in graph.nodes:
             match node:
                 case Map():
@@ -114,7 +114,7 @@ class Operations:
                     self.operator(node, values, found)
         return found
 
-    def operator(self, node: BlockNode, values: dict[str, ColumnValue], found: list[Operation | Loop]) -> None:
+    def operator(self, node: BlockNode, values: dict[str, ColumnValue], found: list[Operation | ColumnLoop]) -> None:
         """Add what an operator does; one that copies is what it copies."""
         same = copied(node) or _renamed(node)
         if same is not None:
@@ -127,7 +127,7 @@ class Operations:
         found.append(Operation(node, read, makes, None if onto is None else values[onto]))
         values |= dict(zip(results(node), makes, strict=True))
 
-    def map(self, node: Map, values: dict[str, ColumnValue]) -> list[Operation | Loop]:
+    def map(self, node: Map, values: dict[str, ColumnValue]) -> list[Operation | ColumnLoop]:
         """List what a map does: as it stands where it runs once, and on the grid; else as a loop."""
         inside = {f.inner: values[f.outer] for f in node.inputs}
         if node.place is Place.grid:
@@ -137,7 +137,7 @@ class Operations:
         found = self.graph(node.body, inside)
         values |= {o.outer: inside[o.inner] for o in node.outputs if not isinstance(o, Final)}
         if state is None:
-            return found if once else [Loop(node, (), _ordered(_onto(found)))]
+            return found if once else [ColumnLoop(node, (), _ordered(_onto(found)))]
         before = [ColumnValue(c.name, c.dims, c.dtype) for c in state.components]
         start = {c.name: v for c, v in zip(state.components, before, strict=True)}
         names = state.update.inputs[len(before) :]
@@ -148,14 +148,14 @@ class Operations:
             found = [_begun(each, set(map(id, before))) for each in found]
             ended = dict(zip(state.finish.inputs, after, strict=True))
         else:
-            loop = Loop(node, tuple(zip(before, after, strict=True)), _ordered(_onto(found)))
+            loop = ColumnLoop(node, tuple(zip(before, after, strict=True)), _ordered(_onto(found)))
             found, ended = [loop], dict(zip(state.finish.inputs, before, strict=True))
         found += self.graph(state.finish, ended)
         values |= {o.outer: ended[o.inner] for o in node.outputs if isinstance(o, Final)}
         return found
 
 
-def _begun(each: Operation | Loop, start: set[int]) -> Operation | Loop:
+def _begun(each: Operation | ColumnLoop, start: set[int]) -> Operation | ColumnLoop:
     """Return `each` where it goes on from a state that has seen nothing, as if it did not."""
     if isinstance(each, Operation) and each.onto is not None and id(each.onto) in start:
         return replace(each, onto=None)
@@ -189,14 +189,14 @@ def _shape(node: BlockNode, values: Mapping[str, ColumnValue]) -> tuple[tuple[Ax
             raise UnsupportedError(f"{type(node).__name__} has no columns yet")
 
 
-def _onto(found: Sequence[Operation | Loop]) -> list[Operation | Loop]:
+def _onto(found: Sequence[Operation | ColumnLoop]) -> list[Operation | ColumnLoop]:
     """Let each reduction within a block that is combined with a value, by its own monoid and nowhere else, go on from this one."""
     readers: dict[int, int] = {}
     for each in found:
         for value in each.inputs:
             readers[id(value)] = readers.get(id(value), 0) + 1
     reductions = {id(op.makes[0]): op for op in found if isinstance(op, Operation) and isinstance(op.node, Collapse)}
-    changed: list[Operation | Loop] = []
+    changed: list[Operation | ColumnLoop] = []
     gone: set[int] = set()
     for each in found:
         pair = _combined(each, reductions, readers)
@@ -211,7 +211,7 @@ def _onto(found: Sequence[Operation | Loop]) -> list[Operation | Loop]:
 
 
 def _combined(
-    each: Operation | Loop, reductions: Mapping[int, Operation], readers: Mapping[int, int]
+    each: Operation | ColumnLoop, reductions: Mapping[int, Operation], readers: Mapping[int, int]
 ) -> tuple[Operation, ColumnValue] | None:
     """Return the reduction that `each` adds to another value, and this value."""
     if not isinstance(each, Operation) or not isinstance(each.node, Pointwise):
@@ -229,7 +229,7 @@ def _combined(
     return None
 
 
-def _ordered(found: Sequence[Operation | Loop]) -> tuple[Operation | Loop, ...]:
+def _ordered(found: Sequence[Operation | ColumnLoop]) -> tuple[Operation | ColumnLoop, ...]:
     """Order operations so that few values are alive: of those that are ready, the one that ends more than it makes."""
     left = list(found)
     inside = {id(v) for each in found for v in made(each)}
@@ -238,9 +238,9 @@ def _ordered(found: Sequence[Operation | Loop]) -> tuple[Operation | Loop, ...]:
     for each in found:
         for value in {id(v) for v in each.inputs}:
             reads[value] = reads.get(value, 0) + 1
-    ordered: list[Operation | Loop] = []
+    ordered: list[Operation | ColumnLoop] = []
 
-    def grows(each: Operation | Loop) -> int:
+    def grows(each: Operation | ColumnLoop) -> int:
         weight: Callable[[ColumnValue], int] = lambda v: prod(8 for _ in v.dims)  # noqa: E731 - one item beside another
         ends = sum(weight(v) for v in {id(v): v for v in each.inputs}.values() if reads[id(v)] == 1)
         return sum(map(weight, made(each))) - ends

@@ -11,7 +11,7 @@ from math import ceil, floor, inf
 
 from weft.cost.chip import Chip, OnChip
 from weft.cost.concrete.blocks import BlockSizes, blocks, every, products
-from weft.cost.concrete.columns import Column, Columns, Engine
+from weft.cost.concrete.columns import Column, ColumnWriter, Engine
 from weft.cost.concrete.operations import Operation, Operations
 from weft.cost.concrete.variables import Variable
 from weft.errors import UnsupportedError
@@ -99,7 +99,7 @@ class ConcreteSchedule:
     def busiest(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
         """Return the cycles of an iteration of `loop` where all of `units` work at the same time: those of the busiest.
 
-        Columns of one thread group follow each other, so that needs as many at different places as `pipelines` says.
+        ColumnWriter of one thread group follow each other, so that needs as many at different places as `pipelines` says.
         """
         return max((c for unit, c in self.cycles(loop).items() if unit in units), default=0.0)
 
@@ -156,7 +156,7 @@ def concrete_schedule(
     for op in every(found):
         for value in op.inputs:
             readers.setdefault(id(value), []).append(op)
-    walk = Columns(chip, sized, known, computed, sizes, streams or {}, readers)
+    walk = ColumnWriter(chip, sized, known, computed, sizes, streams or {}, readers)
     walk.walk(found)
     variables = tuple(walk.allocation.variables)
     limits = [_fits(chip, variables, memory) for memory in (OnChip.registers, OnChip.shared)]

@@ -51,7 +51,7 @@ class _Search:
     binaries: float
 
 
-# By the option `effort`, and whether blocks are multiplied: without matmuls the model is right about most of it
+# By the option `effort`, and whether there are matmuls: without them the model is right about most of it
 # (docs/measurements/gpu-model.md).
 _SEARCHES = {
     ("quick", True): _Search(5, 2, 5, 8),
@@ -252,8 +252,8 @@ def _fastest(
 
 
 def _multiplies(candidate: Candidate) -> bool:
-    """Tells whether blocks are multiplied."""
-    return any(isinstance(node, Dot) and len(node.dims) > 1 for node in every(candidate.applied.graph.nodes))
+    """Tells whether there are matmuls, of blocks or of a block and a vector."""
+    return any(isinstance(node, Dot) for node in every(candidate.applied.graph.nodes))
 
 
 def _binaries(candidates: Sequence[Candidate]) -> int:
