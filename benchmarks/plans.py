@@ -89,7 +89,7 @@ def planned(target: str, only: list[str]) -> Iterator[tuple[dict[str, Any], str]
                 function = function.to(dtype).eval()
             with tempfile.TemporaryDirectory() as folder, torch.no_grad(), only_planned() as (seconds, made):
                 inputs = example.inputs(example.full, dtype, 0)
-                with suppress(_PlannedError):
+                with suppress(PlannedError):
                     weft.optimize(function, inputs, target=target, cache_dir=folder, judge="off")
             row = {
                 "row": example.title,
@@ -125,7 +125,7 @@ def only_planned() -> Generator[tuple[list[float], list[region.CompiledRegion]]]
         stack.enter_context(mock.patch.object(cpp, "build", printed))
         stack.enter_context(mock.patch.object(region, "verify", return_value=agreed))
         stack.enter_context(mock.patch.object(Printed, "assembled", return_value=None))
-        stack.enter_context(mock.patch.object(executable, "running", side_effect=_PlannedError))
+        stack.enter_context(mock.patch.object(executable, "running", side_effect=PlannedError))
         yield seconds, made
 
 
@@ -145,7 +145,7 @@ def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., 
     return call
 
 
-class _PlannedError(BaseException):
+class PlannedError(BaseException):
     """A graph is planned. Nothing catches it on the way: neither weft nor PyTorch goes on."""
 
 

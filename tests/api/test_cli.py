@@ -375,7 +375,7 @@ def test_files_to_be_written_are_tried_before_any_work(monkeypatch, command, pat
 def test_every_option_that_names_a_file_is_tried_first():
     options = [o for command in main.commands.values() for o in command.params if isinstance(o, click.Option)]
     assert [o.name for o in options if isinstance(o.type, click.Path | click.File)] == []
-    assert len([o for o in options if isinstance(o.type, NewFile)]) == 4
+    assert len([o for o in options if isinstance(o.type, NewFile)]) == 5
 
 
 def test_a_file_that_is_tried_stays_as_it_is(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import torch
 
@@ -136,8 +135,8 @@ def _region(region: CompiledRegion, of: str) -> Iterator[Section]:
         yield Section(title, (Prose(text), SourceCode(kernel.source, _language(kernel))))
 
 
-def _language(kernel: Kernel) -> Literal["cpp", "python"]:
-    return "cpp" if kernel.target.kind == "cpu" else "python"
+def _language(kernel: Kernel) -> str:
+    return "cpp" if "#include" in kernel.source else "python"
 
 
 def _rewrites(changes: list[Change[object]]) -> tuple[Prose | ShownRewrite, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.block.ranges import Part
+from weft.cost.gpu_places import PartOfList
 from weft.cost.gpu_work import LoadedItem, LoopWork, ThreadBlockWork
 from weft.cost.traffic import Traffic
 from weft.tensor.axes import Axis
@@ -118,7 +119,9 @@ class _Walk:
         found = [(load, self.thread_blocks * load.bytes / self.kept(load)) for load in loads]
         sweeps = self.fits(self.touched(self.loads, self.running))
         plain, sectors = (
-            _together([(load, count * spread) for (load, count), spread in zip(found, spreads, strict=True)], sweeps)
+            _together(
+                [(load, count * spread) for (load, count), spread in zip(found, spreads, strict=True)], sweeps=sweeps
+            )
             for spreads in ([1.0] * len(found), [load.item.spread for load in loads])
         )
         # Neighbours of what is read lie in the same sectors, and are read at nearly the same time.
@@ -178,17 +181,12 @@ def _paths(path: tuple[LoopWork, ...]) -> list[tuple[LoopWork, ...]]:
     return [path, *(found for inner in path[-1].inner for found in _paths((*path, inner)))]
 
 
-def _together(found: Sequence[tuple[_Loaded, float]], sweeps: bool) -> float:
-    """Add up what loads of one list read.
+def _together(found: Sequence[tuple[_Loaded, float]], *, sweeps: bool) -> float:
+    """Add up what loads of one list read; those that read the same, one after the other, count once if `sweeps`.
 
-    Those of one region read different parts, and so do loops over different parts of a range. Regions that read one after
-    the other read the same again, which counts once if `sweeps`.
+    Loops over different parts of a range read different elements.
     """
-    regions: defaultdict[tuple[Part, int], float] = defaultdict(float)
+    same: defaultdict[tuple[PartOfList, Part], list[float]] = defaultdict(list)
     for load, size in found:
-        region = load.path[-1]
-        regions[region.part, id(region)] += size
-    parts: defaultdict[Part, list[float]] = defaultdict(list)
-    for (part, _), size in regions.items():
-        parts[part].append(size)
-    return sum(max(sizes) if sweeps else sum(sizes) for sizes in parts.values())
+        same[load.item.reads, load.path[-1].part].append(size)
+    return sum(max(sizes) if sweeps else sum(sizes) for sizes in same.values())

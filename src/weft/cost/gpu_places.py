@@ -11,6 +11,18 @@ from weft.tensor.axes import Axis
 At: TypeAlias = "tuple[tuple[Axis, int], ...]"
 """Axes whose current blocks decide where an item lies, each with how many elements in a row lie at the same place."""
 
+PartOfList: TypeAlias = "tuple[tuple[tuple[tuple[int, int, int | None, str], ...], int], ...]"
+"""What part of a list loads read, whichever loops they stand in: for each dimension factors and digits of a space's elements, and
+where it begins. Loads with equal parts read the same, one after the other; others something else."""
+
+
+def part_of(node: Load) -> PartOfList:
+    """Tell which part of its list `node` loads in all."""
+    return tuple(
+        (tuple((factor, d.div, d.mod, d.axis.space.name) for factor, d in subscript.terms), subscript.offset)
+        for subscript in node.at
+    )
+
 
 def decided_by(node: Load, around: Sequence[Map]) -> At:
     """List the axes on whose current blocks it depends what `node` loads, in the maps `around` it, outermost first.

@@ -33,7 +33,7 @@ from weft.block.room import room_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
-from weft.cost.gpu_places import At, blocks_of, decided_by
+from weft.cost.gpu_places import At, PartOfList, blocks_of, decided_by, part_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
@@ -56,6 +56,7 @@ class LoadedItem:
         within: it is read inside loops of the region that loads it.
         spread: bytes that memory moves for each one of it: more than 1 where few of its elements lie beside one another.
         at: axes whose blocks decide where it lies, each with how many elements in a row lie at the same place.
+        reads: the part of the list that is loaded in all.
     """
 
     name: str
@@ -66,6 +67,7 @@ class LoadedItem:
     within: bool
     spread: float = 1.0
     at: At = ()
+    reads: PartOfList = ()
 
     @property
     def bytes(self) -> int:
@@ -383,9 +385,8 @@ class _Walk:
         last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)
         beside = prod(lanes[a] for a in last.axes if a in node.dims)
         spread = max(1.0, _SECTOR_BYTES / (beside * node.dtype.bytes))
-        load = LoadedItem(
-            memory.name, count, node.dtype, matmuls, others, within, spread, decided_by(node, self.inside)
-        )
+        reading = (decided_by(node, self.inside), part_of(node))
+        load = LoadedItem(memory.name, count, node.dtype, matmuls, others, within, spread, *reading)
         home.loads.append(load)
         if others:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))

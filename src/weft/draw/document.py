@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SourceCode:
     """Text in a programming language; a page highlights it, plain text leaves it out."""
 
     text: str
-    language: Literal["cpp", "python"]
+    language: str
 
 
 @dataclass(frozen=True, slots=True)

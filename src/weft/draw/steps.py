@@ -19,24 +19,19 @@ from weft.block.program import (
     Collapse,
     Dot,
     Extent,
-    Fill,
     Final,
     Graph,
-    Index,
-    Join,
     Literal,
     Load,
     Map,
     Once,
     Pointwise,
-    Rank,
     Stacked,
-    Stage,
     State,
     Store,
 )
 from weft.block.text import expression
-from weft.block.walk import maps, operands, stored
+from weft.block.walk import copied, maps, operands, results, stored
 from weft.cost.closed import LoopAround, block_of, empty, size_of, standing
 from weft.cost.optimum import Expr, sp
 from weft.draw.form import Colour, DataItem, DrawnElement, DrawnStep, Flow, Loop, StepKind, Wire, spelled
@@ -170,14 +165,17 @@ class _Walk:
                     env[name] = _Number(_number(value))
                 case Extent(name, space, _, axis):
                     env[name] = _Number(spelled(size_of(space) if axis is None else scope.size(axis)))
-                case Fill(name, arg) | Stage(name, arg):
-                    env[name] = env[arg]  # padding and copies: the same values
-                case Join():
-                    env[node.name] = env[node.rest]
                 case Pointwise():
                     env[node.name] = self.pointwise(node, env, scope)
-                case Dot() | Collapse() | Index() | Rank():
+                case Dot() | Collapse():
                     self.operation(node, env, scope)
+                case _:
+                    # Padding and copies are the same values, and parts of one list are that list.
+                    same = copied(node) or getattr(node, "rest", None)
+                    if same is None:
+                        self.other(node, env, scope)
+                    else:
+                        env[node.name] = env[same]
 
     # Loops.
 
@@ -361,7 +359,7 @@ class _Walk:
             return _Number(text)
         return self.made(StepKind.operation, text, f"{text} at every element", items, scope.wires(node.dims), scope)
 
-    def operation(self, node: Dot | Collapse | Index | Rank, env: _Env, scope: _Scope) -> None:
+    def operation(self, node: Dot | Collapse, env: _Env, scope: _Scope) -> None:
         """Take an operation that has a name."""
         match node:
             case Dot():
@@ -380,16 +378,16 @@ class _Walk:
                 wires = tuple(w for w in arg.wires if w.axis != node.over)
                 title = f"{node.monoid.value} over {node.over.name}"
                 env[node.name] = self.made(StepKind.operation, sign, title, (arg,), wires, scope)
-            case Index():
-                title = f"the numbers of the elements along {node.axis.name}"
-                env[node.name] = self.made(StepKind.start, "index", title, (), scope.wires(node.dims), scope)
-            case Rank():
-                read = [env[name] for name in (node.arg, node.numbers, *node.acc)]
-                items = tuple(dict.fromkeys(v for v in read if isinstance(v, DataItem)))
-                label = f"first {node.count}"
-                outputs = (self.item(scope.wires(node.dims)), self.item(scope.wires(node.dims)))
-                self.add(StepKind.operation, label, f"the {label} in the order {node.order}", items, outputs, scope)
-                env[node.name], env[node.places] = outputs
+
+    def other(self, node: BlockNode, env: _Env, scope: _Scope) -> None:
+        """Take any other operator, under its own name; one that reads nothing starts a wire."""
+        label = type(node).__name__.lower()
+        dims: tuple[Axis, ...] = getattr(node, "dims", ())
+        read = tuple(dict.fromkeys(v for v in (env[name] for name in operands(node)) if isinstance(v, DataItem)))
+        outputs = tuple(self.item(scope.wires(dims)) for _ in results(node))
+        kind = StepKind.operation if read else StepKind.start
+        self.add(kind, label, f"{label}: {', '.join(axis.name for axis in dims)}", read, outputs, scope)
+        env |= dict(zip(results(node), outputs, strict=True))
 
     def made(
         self,

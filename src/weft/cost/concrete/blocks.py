@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from weft.block.program import Dot, Load, Map
+from weft.block.program import Map
 from weft.cost.chip import Chip, MatrixUnit
 from weft.cost.concrete.operations import ColumnLoop, ColumnValue, Operation
 from weft.errors import UnsupportedError
@@ -48,15 +48,15 @@ def products(found: Sequence[Operation | ColumnLoop], chip: Chip, computed: DTyp
     Raises:
         UnsupportedError: the chip has no unit for such operands.
     """
-    loaded = {id(op.makes[0]): op for op in every(found) if isinstance(op.node, Load)}
+    loaded = {id(op.makes[0]): op for op in every(found) if op.load is not None}
 
     def dtype(value: ColumnValue) -> DType:
         return value.dtype if id(value) in loaded else computed
 
     known: dict[int, UnitMatmul] = {}
     for op in every(found):
-        node = op.node
-        if not isinstance(node, Dot) or len(node.dims) < 2:
+        node = op.matmul
+        if node is None:
             continue
         left, right = op.reads if node.dims[0] in op.reads[0].dims else op.reads[::-1]
         kind = multiplied(dtype(left), dtype(right))[0]
@@ -118,9 +118,10 @@ def blocks(
         ask(pieces, each.over, each.unit.depth)
         ask(parts, each.columns, each.unit.columns)
     for op in every(found):
-        last = op.node.at[-1].plain if isinstance(op.node, Load) and op.node.at else None
-        if isinstance(op.node, Load) and last in op.node.dims:
-            ask(multiples, last, max(1, chip.transfer_bytes // op.node.dtype.bytes))
+        load = op.load
+        last = load.at[-1].plain if load is not None and load.at else None
+        if load is not None and last is not None and last in load.dims:
+            ask(multiples, last, max(1, chip.transfer_bytes // load.dtype.bytes))
     names = {m.axis: m.name for m in groups} | {loop.node.axis: loop.node.name for loop in _loops(found)}
     least = {axis: multiples.get(axis, 1) for axis in names}
     chosen = {axis: given.get(name, least[axis]) for axis, name in names.items()}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from weft.block.program import Buffer, Collapse, Dot, Load, Pointwise, Store
+from weft.block.program import Buffer, Load, Store
 from weft.cost.chip import Chip, OnChip
 from weft.cost.concrete.blocks import BlockSizes, UnitMatmul, every
 from weft.cost.concrete.operations import ColumnLoop, ColumnValue, Operation, made
@@ -179,9 +179,9 @@ class ColumnWriter:
                 self.column(
                     f"keep {op.reads[1].name}", (self.copied(self.count(op.reads[1])),), self.pieces(op.reads[1])
                 )
-            case Dot() if id(op) in self.known:
+            case _ if id(op) in self.known:
                 self.product(self.known[id(op)])
-            case Pointwise() | Collapse() | Dot():
+            case _ if op.is_work:
                 self.row_by_row(op, ends)
             case Store():
                 amount = max(prod(self.elements(v.dims)) * v.dtype.bytes for v in op.reads)
@@ -304,7 +304,7 @@ class ColumnWriter:
         result = op.makes[0]
         read = [v for v in op.inputs if v.dims]
         for value in read:
-            self.to_rows(value, reduced=isinstance(op.node, Collapse))
+            self.to_rows(value, reduced=op.reduction is not None)
         over = next((v for v in ([op.onto] if op.onto else read) if self.ends_as(v, result, ends)), None)
         if over is not None:
             self.homes[id(result)] = self.homes.pop(id(over))
@@ -333,8 +333,8 @@ class ColumnWriter:
 
     def counted(self, op: Operation) -> list[ColumnWork]:
         """Count the work of `op` for a thread group in an iteration."""
-        node = op.node
-        if not isinstance(node, Pointwise):
+        node = op.elementwise
+        if node is None:
             widest = max(self.count(v) * self.updates(v) for v in (*op.inputs, *op.makes))
             return [ColumnWork(Engine.vector, float(widest), self.computed)]
         special, vector = operations_of(node.expr)
@@ -421,14 +421,12 @@ def _is_last(op: Operation, axis: Axis) -> bool:
 
 def _said(op: Operation) -> str:
     """Say what work on rows makes of what."""
-    node, names = op.node, ", ".join(v.name for v in op.reads)
-    match node:
-        case Collapse(_, monoid, _, over):
-            return f"{op.makes[0].name} = {monoid.value} of {names} along {over}"
-        case Pointwise(_, Apply(name, _)):
-            return f"{op.makes[0].name} = {name} of {names}"
-        case _:
-            return f"{op.makes[0].name} = {names}"
+    names = ", ".join(v.name for v in op.reads)
+    if op.reduction is not None:
+        return f"{op.makes[0].name} = {op.reduction.monoid.value} of {names} along {op.reduction.over}"
+    if op.elementwise is not None and isinstance(op.elementwise.expr, Apply):
+        return f"{op.makes[0].name} = {op.elementwise.expr.op} of {names}"
+    return f"{op.makes[0].name} = {names}"
 
 
 def operations_of(expr: Scalar) -> tuple[float, float]:

@@ -18,15 +18,11 @@ from weft.block.program import (
     Buffer,
     Collapse,
     Dot,
-    Extent,
     Final,
     Graph,
-    Index,
-    Literal,
     Load,
     Map,
     Pointwise,
-    Store,
 )
 from weft.block.walk import copied, operands, results
 from weft.errors import UnsupportedError
@@ -53,6 +49,31 @@ class Operation:
     reads: tuple[ColumnValue, ...]
     makes: tuple[ColumnValue, ...]
     onto: ColumnValue | None = None
+
+    @property
+    def load(self) -> Load | None:
+        """The operator, if it is a load."""
+        return self.node if isinstance(self.node, Load) else None
+
+    @property
+    def matmul(self) -> Dot | None:
+        """The operator, if it is a matmul of blocks."""
+        return self.node if isinstance(self.node, Dot) and len(self.node.dims) > 1 else None
+
+    @property
+    def elementwise(self) -> Pointwise | None:
+        """The operator, if it works element by element."""
+        return self.node if isinstance(self.node, Pointwise) else None
+
+    @property
+    def reduction(self) -> Collapse | None:
+        """The operator, if it reduces within a block."""
+        return self.node if isinstance(self.node, Collapse) else None
+
+    @property
+    def is_work(self) -> bool:
+        """True where it computes: a matmul, or work on rows."""
+        return isinstance(self.node, Pointwise | Collapse | Dot)
 
     @property
     def inputs(self) -> tuple[ColumnValue, ...]:
@@ -177,14 +198,10 @@ def _shape(node: BlockNode, values: Mapping[str, ColumnValue]) -> tuple[tuple[Ax
             return dims, dtype
         case Collapse(_, _, arg, over):
             return tuple(a for a in values[arg].dims if a != over), values[arg].dtype
-        case Index():
-            return node.dims, DType.int64
         case Buffer(_, axes, _, dtype):
             return axes, dtype
-        case Literal(_, _, dtype) | Extent(_, _, dtype):
-            return (), dtype
-        case Store():
-            return (), DType.float32
+        case _ if len(results(node)) < 2:  # numbers, and those of elements: made where they are read
+            return getattr(node, "dims", ()), DType.int64
         case _:
             raise UnsupportedError(f"{type(node).__name__} has no columns yet")
 
