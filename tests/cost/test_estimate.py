@@ -24,6 +24,7 @@ MATMUL = Traffic(
     loaded={"x": 4_000_000, "w": 40_000},
     stored={"out": 1_000_000},
     operations={"dot": 1000},
+    runs={"n": 1000},
     starts={},
     flops={"dot": 10**9, "relu": 10**6},
     matrix_flops={DType.float32: 10**9},

@@ -59,6 +59,8 @@ def device_bytes(work: ThreadBlockWork, counted: Traffic, cache_bytes: float, ru
         running: thread blocks that run at once, at most.
     """
     first = first_bytes(counted)
+    if sum(counted.lists[name] for name in first.reads) + first.written <= cache_bytes:
+        return first
     walk = _Walk(work, counted, cache_bytes, min(running, work.thread_blocks), first.written)
     return DeviceBytes({name: walk.read(name, size) for name, size in first.reads.items()}, first.written)
 
@@ -108,6 +110,7 @@ class _Walk:
         self.loads = [
             _Loaded(load, path, load.bytes * path[-1].runs * shares[load.name])
             for path in _paths((work.body,))
+            if path[-1].runs
             for load in path[-1].loads
         ]
         self.thread_blocks = work.thread_blocks

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from weft.tensor import optable
 from weft.tensor.axes import Axis
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, constant_factor
 
 _ROOT, _QUOTIENT = (optable.row(op).gpu for op in ("sqrt", "div"))
 _POWERS = {2.0: 1.0, 1.0: 0.0, 0.5: _ROOT, -0.5: _ROOT + _QUOTIENT, -1.0: _QUOTIENT}
@@ -36,6 +36,12 @@ def cycles_of(expr: Scalar, args: Sequence[tuple[Axis, ...]]) -> list[tuple[froz
                 return frozenset()
             case Apply(op, (base, Lit(value))) if op == "pow":
                 axes, cycles = axes_of(base), _POWERS.get(float(value), optable.row(op).gpu)
+            case Apply(
+                "decay" | "coarse_decay" as op, (inner,)
+            ):  # its argument is multiplied with log2(e), and with what else is there
+                axes, cycles = axes_of(constant_factor(inner)[1]), optable.row(op).gpu
+            case Apply("div" | "coarse_div", (inner, Lit())):  # multiplied with the reciprocal
+                axes, cycles = axes_of(inner), 2.0
             case Apply(op, inner):
                 axes, cycles = frozenset[Axis]().union(*map(axes_of, inner)), optable.row(op).gpu
             case Convert(_, inner):

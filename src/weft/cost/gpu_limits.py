@@ -30,6 +30,9 @@ _OPERANDS_HELD = 2.5
 _MOST_RESIDENT = 32
 # A thread moves 16 bytes at once, to an address of two registers.
 _ACCESS_BYTES = 16
+# Of addresses and operands, which can be made and read again, the share that a thread keeps where registers are short: seen in the
+# binaries of many blocks.
+_USEFUL_KEPT = 0.5
 # Operands of a warp's own unit are read this deep at once.
 _DEPTH_HELD = 32
 # Bytes a thread of a block that changes its layout at once: a larger one goes in pieces.
@@ -49,7 +52,7 @@ class Resources:
         threads: of a thread block.
         shared_bytes: of shared memory of a thread block: operands of matmuls, once for each block in flight, and
             what changes its layout.
-        registers: of a thread, as many as its blocks want; spilled: those that it cannot have.
+        registers: of a thread, as many as are of use; spilled: those that it needs and cannot have.
         resident: thread blocks that a multiprocessor holds at once.
         waves: rounds in which the grid runs; last_wave: how full the last one is, in (0, 1].
         largest_block: elements of the largest block, padding included.
@@ -87,7 +90,7 @@ def resources_of(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> Re
     """Estimates what a launch takes, from what its thread block is known to do."""
     threads = warps * gpu.warp
     shared = shared_bytes(work.body, gpu, warps, stages)
-    registers = _registers(work, gpu, warps, stages)
+    registers, needed = _registers(work, gpu, warps, stages)
     given = min(registers, _REGISTERS_OF_A_THREAD)
     resident = min(
         gpu.threads // threads,
@@ -102,7 +105,7 @@ def resources_of(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> Re
         threads=threads,
         shared_bytes=shared,
         registers=registers,
-        spilled=max(0, registers - _REGISTERS_OF_A_THREAD),
+        spilled=max(0, needed - _REGISTERS_OF_A_THREAD),
         resident=max(1, resident),
         waves=waves,
         last_wave=(work.thread_blocks - (waves - 1) * places) / places,
@@ -214,26 +217,44 @@ def _unrolled(matmul: Matmul, gpu: Gpu, warps: int) -> int:
     return matmul.rows * matmul.columns * matmul.depth // (warps * gpu.warp)
 
 
-def _registers(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> int:
-    threads = warps * gpu.warp
-    most = max((_beside(r, gpu, warps, stages) for r in work.body.all()), default=0)
-    return ceil((work.held + most) / 4 / threads) + _OTHER_REGISTERS
+def spilled_in(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
+    """Estimates the registers of a thread that what an iteration of a loop reads and makes needs beyond those that it has."""
+    most = max(
+        needed + _USEFUL_KEPT * useful for needed, useful in (_beside(r, gpu, warps, stages) for r in region.all())
+    )
+    wanted = ceil((region.held - region.across + most) / 4 / (warps * gpu.warp)) + _OTHER_REGISTERS
+    return max(0, wanted - _REGISTERS_OF_A_THREAD)
 
 
-def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
-    """Counts the bytes of registers of what is no block of items: addresses, and operands of the warps' own units."""
+def _registers(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, int]:
+    """Estimates the registers of a thread, as many as are of use, and those that it cannot do without."""
     threads = warps * gpu.warp
-    found = sum(8 * threads * accesses(load, threads) for load in region.loads)
+    beside = [_beside(r, gpu, warps, stages) for r in work.body.all()]
+    most = [max((needed + share * useful for needed, useful in beside), default=0) for share in (1.0, _USEFUL_KEPT)]
+    wanted, needed = (ceil((work.held + each) / 4 / threads) + _OTHER_REGISTERS for each in most)
+    return wanted, needed
+
+
+def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, int]:
+    """Counts the bytes of registers of what is no block of items: what is needed, and what is of use.
+
+    Of use are addresses and operands of the warps' own units, which can be made or read again.
+    """
+    threads = warps * gpu.warp
+    useful = sum(8 * threads * accesses(load, threads) for load in region.loads)
     units = {p: unit_of(p, gpu, warps) for p in region.matmuls}
     parts = [
         (p.rows + p.columns) * min(p.depth, _DEPTH_HELD) * p.dtype.bytes for p, u in units.items() if u is Unit.warp
     ]
-    found += int(max(parts, default=0) * sqrt(warps))
-    by_vectors = [4 * p.rows * p.columns for p, u in units.items() if u is Unit.vector]
-    found += int(_OPERANDS_HELD * max(by_vectors, default=0))
+    operands = int(max(parts, default=0) * sqrt(warps))
     if Unit.warp in units.values() and not pipelined(region, stages):
-        found += sum(load.bytes for load in region.loads if load.matmuls)
-    return found
+        operands = max(operands, sum(load.bytes for load in region.loads if load.matmuls))
+    by_vectors = [4 * p.rows * p.columns for p, u in units.items() if u is Unit.vector]
+    needed = int(_OPERANDS_HELD * max(by_vectors, default=0))
+    # Results that do not fit are copied on their way from piece to piece.
+    most = 4 * threads * (_REGISTERS_OF_A_THREAD - _OTHER_REGISTERS)
+    needed += max((4 * p.rows * p.columns for p in units if 4 * p.rows * p.columns > most), default=0) // 2
+    return needed, useful + operands
 
 
 def accesses(load: LoadedItem, threads: int) -> int:

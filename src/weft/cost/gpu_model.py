@@ -9,15 +9,25 @@ in flight, fill the time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from math import ceil
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
 from weft.cost.gpu_bytes import DeviceBytes, device_bytes, first_bytes, moved_bytes
 from weft.cost.gpu_cycles import SPECIAL
-from weft.cost.gpu_limits import Resources, Unit, accesses, copied_ahead, pipelined, resources_of, unfit, unit_of
-from weft.cost.gpu_work import LoopWork, Matmul, ThreadBlockWork, work_of
+from weft.cost.gpu_limits import (
+    Resources,
+    Unit,
+    accesses,
+    copied_ahead,
+    pipelined,
+    resources_of,
+    spilled_in,
+    unfit,
+    unit_of,
+)
+from weft.cost.gpu_work import LoopWork, Matmul, Reduction, ThreadBlockWork, work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import Schedule, kernels
@@ -26,6 +36,8 @@ from weft.tensor.dtypes import DType
 
 # Cycles of a scheduler for one access of 16 bytes a thread: its address, its predicate, and the copy itself.
 _ACCESS_CYCLES = 16.0
+# What is copied ahead to shared memory is read from there again, for this share of a load's cycles.
+_READ_AGAIN = 0.5
 # Cycles until a result that threads combine is there: a few exchanges between the lanes of a warp, each as long as an access to
 # shared memory.
 _REDUCTION_CYCLES = 100.0
@@ -38,10 +50,12 @@ _PASSING_CYCLES = 100.0
 # their own. A thread has up to 4 by 4 results at once and reads so much less; where its 4 columns lie along the depth in memory, a
 # warp's lanes read the same banks, one after the other.
 _OPERAND_CYCLES = 1.6
+# Words of 4 bytes that shared memory reads or writes at once.
+_BANKS = 32
 # How well what bounds a launch as a whole overlaps: two bounds that are equal take 2 ** (1 / 4) as long as one.
 _OVERLAP = 4
-# Bytes that a spilled register moves in an iteration: it is written once, and read a few times.
-_SPILL_BYTES = 16
+# Bytes that a spilled register moves each time: it is written and read.
+_SPILL_BYTES = 8
 
 
 def estimate_gpu(
@@ -66,9 +80,7 @@ def estimate_gpu(
     chip, stages, found = gpu(target), schedule.stages, list[Cost]()
     for launch in launches_of(applied, sizes, innermost):
         warps = schedule.warps_of(merges=launch.merges)
-        moved = launch.device_bytes(chip, warps, stages)
-        cost = launch.cost(chip, warps, stages)
-        found.append(replace(cost, device_read=moved.read, device_written=moved.written))
+        found.append(launch.cost(chip, warps, stages))
     return tuple(found)
 
 
@@ -77,7 +89,7 @@ class Bounds:
     """Seconds that a launch takes at least, without what starts it.
 
     Attributes:
-        memory: to move all bytes of memory once.
+        memory: to move what comes from memory and goes there (`weft.cost.device_bytes`).
         arithmetic: to do all operations at full rate.
         cache: to move all bytes from the second-level cache.
         waves: of all waves of the grid, by what thread blocks wait for.
@@ -125,19 +137,40 @@ class Launch:
     work: ThreadBlockWork
     counted: Traffic
     merges: bool
+    _moved: dict[tuple[float, int], DeviceBytes] = field(
+        default_factory=dict[tuple[float, int], DeviceBytes], repr=False, compare=False
+    )
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
-        """Estimates the cost on `chip`, but for `device_bytes`, which many schedules are not asked for."""
-        return _cost(self.work, self.counted, chip, warps, stages)
+        """Estimates the cost on `chip`."""
+        counted = self.counted
+        _, bounds, moved = _bounded(self, chip, warps, stages)
+        read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
+        first = first_bytes(counted)
+        return Cost(
+            read,
+            first.written,
+            sum(counted.flops.values()),
+            first.total,
+            max(first.total / chip.dram, bounds.arithmetic),
+            chip.launch_seconds + bounds.seconds,
+            device_read=moved.read,
+            device_written=moved.written,
+        )
 
-    def device_bytes(self, chip: Gpu, warps: int, stages: int) -> DeviceBytes:
-        """Predicts the bytes between memory and the second-level cache of `chip`."""
-        resident = resources_of(self.work, chip, warps, stages).resident
-        return device_bytes(self.work, self.counted, chip.cache_bytes, resident * chip.multiprocessors)
+    def device_bytes(self, chip: Gpu, resident: int) -> DeviceBytes:
+        """Predicts the bytes between memory and the second-level cache of `chip`, with so many thread blocks at once on each
+        multiprocessor.
+        """
+        running = resident * chip.multiprocessors
+        key = chip.cache_bytes, running
+        if key not in self._moved:
+            self._moved[key] = device_bytes(self.work, self.counted, chip.cache_bytes, running)
+        return self._moved[key]
 
     def breakdown(self, chip: Gpu, warps: int, stages: int) -> Breakdown:
         """Lists what the predicted time is made of."""
-        model, bounds = _bounded(self.work, self.counted, chip, warps, stages)
+        model, bounds, _ = _bounded(self, chip, warps, stages)
         parts = [(region.runs, model.parts(region)) for region in self.work.body.all()]
         matmuls, waiting, vectors, accesses = (sum(runs * own[i] for runs, own in parts) for i in range(4))
         cycles = Cycles(matmuls, waiting, vectors, accesses)
@@ -164,33 +197,21 @@ def launches_of(
     )
 
 
-def _cost(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> Cost:
-    read, written, unique = _moved_once(counted)
-    _, bounds = _bounded(work, counted, chip, warps, stages)
-    predicted = chip.launch_seconds + bounds.seconds
-    floor = max(bounds.memory, bounds.arithmetic)
-    return Cost(read, written, sum(counted.flops.values()), unique, floor, predicted)
-
-
-def _moved_once(counted: Traffic) -> tuple[int, int, int]:
-    """Counts the bytes that a launch reads and writes, and those of its lists, each element once."""
-    read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
-    first = first_bytes(counted)
-    return read, first.written, first.total
-
-
-def _bounded(work: ThreadBlockWork, counted: Traffic, chip: Gpu, warps: int, stages: int) -> tuple[_Model, Bounds]:
-    """Finds what bounds the time of a launch, and how its thread blocks run."""
-    unique = _moved_once(counted)[2]
+def _bounded(launch: Launch, chip: Gpu, warps: int, stages: int) -> tuple[_Model, Bounds, DeviceBytes]:
+    """Finds what bounds the time of a launch, how its thread blocks run, and what it moves."""
+    work, counted = launch.work, launch.counted
     matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
     vectors = (sum(counted.flops.values()) - sum(counted.matrix_flops.values())) / chip.vector_flops
-    moved, shares = moved_bytes(work, counted)
-    first = min(1.0, unique / max(1, sum(moved.values())))
+    asked, shares = moved_bytes(work, counted)
+    found = resources_of(work, chip, warps, stages)
+    moved = launch.device_bytes(chip, found.resident)
+    first = min(1.0, moved.total / max(1, sum(asked.values())))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
-    model = _Model(chip, resources_of(work, chip, warps, stages), warps, stages, memory, shares)
+    model = _Model(chip, found, warps, stages, memory, shares)
     spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
-    cache = sum(size * spread[name] for name, size in moved.items()) / chip.cache
-    return model, Bounds(unique / chip.dram, max(matmuls, vectors), cache, model.waves(work))
+    cache = sum(size * spread[name] for name, size in asked.items()) / chip.cache
+    bounds = Bounds(moved.total / chip.dram, max(matmuls, vectors), cache, model.waves(work))
+    return model, bounds, moved
 
 
 def _together(*bounds: float) -> float:
@@ -206,6 +227,7 @@ class _Use:
     slots: float = 0.0
     special: float = 0.0
     moving: float = 0.0
+    shared: float = 0.0
 
     def plus(self, other: _Use, times: float = 1.0) -> _Use:
         return _Use(
@@ -213,11 +235,12 @@ class _Use:
             self.slots + other.slots * times,
             self.special + other.special * times,
             self.moving + other.moving * times,
+            self.shared + other.shared * times,
         )
 
     @property
     def most(self) -> float:
-        return max(self.matmuls, self.slots, self.special, self.moving)
+        return max(self.matmuls, self.slots, self.special, self.moving, self.shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +262,7 @@ class _Model:
     def waves(self, work: ThreadBlockWork) -> float:
         """Computes the seconds of all waves of the grid."""
         alone, use = self.region(work.body)
-        spilled = self.found.spilled * _SPILL_BYTES * self.found.threads
-        steps = sum(r.runs for r in work.body.all() if not r.inner)
-        passing = steps * spilled / self.chip.shared_width
+        passing = self.spills(work.body)
         alone, use = alone + passing, use.plus(_Use(slots=passing))
         full, rest = divmod(work.thread_blocks, self.found.resident * self.chip.multiprocessors)
         last = ceil(rest / self.chip.multiprocessors)
@@ -249,15 +270,31 @@ class _Model:
         cycles += _together(alone, last * use.most) if rest else 0.0
         return cycles / self.chip.hertz
 
+    def spills(self, region: LoopWork) -> float:
+        """Computes the cycles in which registers that a thread cannot have are written and read, in all runs of `region`.
+
+        What an iteration itself needs moves in each; what is only there across the loop, once each time that the loop is run. It
+        goes to the first-level cache, of which shared memory takes a part, and where there is no room in it to the second.
+        """
+        if not self.found.spilled:
+            return 0.0
+        inner = sum(map(self.spills, region.inner))
+        if not region.loop:
+            return inner
+        chip, found = self.chip, self.found
+        own = min(found.spilled, spilled_in(region, chip, self.warps, self.stages))
+        words = region.runs * own + region.entries * (found.spilled - own)
+        taken = (found.shared_bytes + 4 * found.spilled * found.threads) * found.resident
+        width = chip.shared_width if taken <= chip.l1_bytes else chip.cache / chip.multiprocessors / chip.hertz
+        return inner + words * _SPILL_BYTES * found.threads / width
+
     def region(self, region: LoopWork) -> tuple[float, _Use]:
         """Computes the cycles that all runs of `region` in one thread block take when it is alone, and what they use."""
         chip = self.chip
         use = self.once(region)
         moving, memory = use.moving, self.memory * chip.hertz if region.loads else 0.0
         busy = self.alone(region)
-        # Of other loops that copy ahead, some were seen to gain nothing.
-        strips = region.strips and copied_ahead(region, chip, self.stages)
-        if strips or pipelined(region, self.stages):
+        if pipelined(region, self.stages) or copied_ahead(region, chip, self.stages):
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
             step, fill = busy + memory / region.together + moving, 0.0
@@ -280,6 +317,7 @@ class _Model:
             warps * issued + vectors,
             warps * special,
             sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / chip.cache_width,
+            sum(map(self.exchanged, region.reductions)),
         )
 
     def alone(self, region: LoopWork) -> float:
@@ -299,7 +337,30 @@ class _Model:
             any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.matmuls, matmuls, strict=True)
         )
         waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
+        waiting += sum(map(self.exchanged, region.reductions))
         return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
+
+    def exchanged(self, reduction: Reduction) -> float:
+        """Computes the cycles of shared memory in which warps combine what each of them has reduced.
+
+        A block lies among threads as its memory does: each has elements of 16 bytes side by side, a warp as many such pieces as
+        there are, then rows; warps follow in the same order. Where rows of several warps are reduced, each writes its results so
+        that those of all warps for one column lie side by side: lanes are as many words apart, in few of the 32 banks.
+        """
+        chip = self.chip
+        if reduction.beside == 1:
+            return 0.0
+        each = max(1, reduction.results * reduction.over // self.found.threads)
+        piece = max(1, min(16 // reduction.bytes, each, reduction.beside))
+        lanes = min(chip.warp, reduction.beside // piece)
+        columns = min(self.warps, max(1, reduction.beside // (piece * lanes)))
+        rows = min(self.warps // columns, max(1, reduction.over * lanes // chip.warp))
+        if rows < 2:
+            return 0.0
+        writes = max(1, reduction.results // (lanes * columns))
+        conflicts = min(lanes, max(1, lanes * piece * rows // _BANKS))
+        reads = max(1, lanes * piece // _BANKS)
+        return self.warps * writes * (conflicts + reads) + reduction.results * rows / _BANKS
 
     @property
     def warps_each(self) -> float:
@@ -328,7 +389,8 @@ class _Model:
         threads = self.found.threads
         loads = sum(accesses(load, threads) for load in region.loads)
         stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
-        return _ACCESS_CYCLES * (loads + stores)
+        again = _READ_AGAIN if copied_ahead(region, self.chip, self.stages) else 0.0
+        return _ACCESS_CYCLES * (loads * (1 + again) + stores)
 
     def matmul(self, matmul: Matmul) -> float:
         """Computes the cycles of the units that multiply, for one matmul of blocks."""

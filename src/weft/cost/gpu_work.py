@@ -94,6 +94,23 @@ class Matmul:
     turned: tuple[bool, bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction of a block.
+
+    Attributes:
+        results: lanes of its result; over: lanes that each one is made of.
+        beside: of `results`, those that lie side by side in the memory that the block is loaded from; 1 where those that are
+            reduced do, or where a matmul made the block.
+        bytes: of an element of that memory.
+    """
+
+    results: int
+    over: int
+    beside: int = 1
+    bytes: int = 4
+
+
 @dataclass
 class LoopWork:
     """Code between loops.
@@ -104,10 +121,11 @@ class LoopWork:
         pipelined: as many iterations as the launch has stages may have their loads in flight.
         runs: how often one thread block runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, cycles for each) of the elementwise work.
-        reductions: lanes of each result of a reduction within a block.
+        reductions: those of blocks.
         stores: (lanes, element type) of blocks that are stored.
         inner: loops inside.
-        strips: it multiplies blocks of a matrix with one row.
+        held: the most bytes of registers that blocks take in it at once; across: of these, what is there before and after all its
+            iterations, and is neither read nor changed in them.
         axis: of the loop.
         part: which iterations of its range the loop has: those of several loops over one range lie at different places.
     """
@@ -120,10 +138,11 @@ class LoopWork:
     loads: list[LoadedItem] = field(default_factory=list[LoadedItem])
     matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
-    reductions: list[int] = field(default_factory=list[int])
+    reductions: list[Reduction] = field(default_factory=list[Reduction])
     stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
     inner: list[LoopWork] = field(default_factory=list["LoopWork"])
-    strips: bool = False
+    held: int = 0
+    across: int = 0
     axis: Axis | None = None
     part: Part = Part.all
 
@@ -187,7 +206,9 @@ class _Value:
     Attributes:
         raw: it is global memory, or an item as it lies there.
         load: what loaded such an item.
-        last: the axis along which elements of such a memory lie side by side.
+        last: the axis along which elements of such a memory lie side by side; of an item, of the memory that it was loaded from,
+            or that its largest argument was.
+        wide: bytes of an element of that memory.
     """
 
     name: str
@@ -196,6 +217,7 @@ class _Value:
     raw: bool = False
     load: LoadedItem | None = None
     last: Axis | None = None
+    wide: int = 4
 
 
 _Values = dict[str, _Value]
@@ -258,6 +280,12 @@ class _Walk:
         """Count the bytes of registers that a computed item takes, all threads together."""
         return _elements(kind.dims, lanes) * max(4, kind.dtype.bytes) if kind.dims else 0
 
+    def fed(self, value: _Value, kind: BlockType, lanes: _Lanes) -> int:
+        """Count the bytes of registers of what a loop is given; none of memory."""
+        if kind.buffered:
+            return 0
+        return _held(value) if value.raw else self.registers(kind, lanes)
+
     def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add the work of one operator."""
         match node:
@@ -265,14 +293,14 @@ class _Walk:
                 self.lanes_of(dims, lanes)
                 for axes, cycles in cycles_of(expr, [values[a].dims for a in node.args]):
                     region.vectors.append((_elements(axes, lanes), cycles))
-                values[name] = _Value(name, dims, dtype)
+                values[name] = self.like(_Value(name, dims, dtype), [values[a] for a in node.args], lanes)
             case Dot():
                 self.dot(node, values, lanes, region)
             case Collapse(name, monoid, arg, over):
                 item = values[arg]
                 rest = tuple(a for a in item.dims if a != over)
                 region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else SELECT))
-                region.reductions.append(_elements(rest, lanes))
+                region.reductions.append(_reduction(rest, over, item, lanes))
                 values[name] = _Value(name, rest, item.dtype.accumulator)
             case Fill(name, arg, value):
                 item = values[arg]
@@ -281,16 +309,26 @@ class _Walk:
                 else:
                     if item.dims:
                         region.vectors.append((self.lanes_of(item.dims, lanes), SELECT))
-                    values[name] = _Value(name, item.dims, item.dtype)
+                    values[name] = replace(item, name=name, raw=False, load=None)
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)
                 region.vectors.append((count, 4 * SELECT * node.count))
-                region.reductions += [_elements(node.dims, lanes)] * node.count
+                region.reductions += [
+                    Reduction(_elements(node.dims, lanes), 1 if node.over is None else lanes[node.over])
+                ] * node.count
                 values |= {n: _Value(n, node.dims, node.dtype) for n in results(node)}
             case _:
                 same = copied(node)
                 values |= {} if same is None else dict.fromkeys(results(node), values[same])
+
+    def like(self, made: _Value, args: Sequence[_Value], lanes: _Lanes) -> _Value:
+        """Return `made` of `args`, its elements among threads as those of the largest argument that was loaded are."""
+        loaded = [arg for arg in args if arg.last is not None]
+        if not loaded:
+            return made
+        largest = max(loaded, key=lambda arg: _elements(arg.dims, lanes))
+        return replace(made, last=largest.last, wide=largest.wide)
 
     def dot(self, node: Dot, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add a matmul of blocks, or of a block and a vector, which is a sum."""
@@ -299,8 +337,8 @@ class _Walk:
         if len(node.dims) < 2:
             count = self.lanes_of((*node.dims, node.over), lanes)
             region.vectors.append((count, 2.0))
-            region.strips = True
-            region.reductions.append(_elements(node.dims, lanes))
+            block = self.like(_Value(node.name, (*node.dims, node.over), node.dtype), [left, right], lanes)
+            region.reductions.append(_reduction(node.dims, node.over, block, lanes))
             return
         first, second = (left, right) if node.dims[0] in left.dims else (right, left)
         dtype = multiplied(left.dtype, right.dtype)[0]
@@ -339,7 +377,7 @@ class _Walk:
         if not inlined:
             own = LoopWork(
                 loop=True,
-                runs=self.runs(node, region),
+                runs=self.counted.runs.get(node.name, 0) / self.counted.iterations,
                 entries=region.runs,
                 together=node.demands.unroll,
                 pipelined=node.demands.pipelined,
@@ -350,6 +388,10 @@ class _Walk:
             self.around.append((node.axis, own))
         known = infer(node.body, body_types(node, types), inside)
         held = {c.name: _elements(c.dims, inner_lanes) * max(4, c.dtype.bytes) if c.dims else 0 for c in components}
+        before = self.memory.peak
+        if not inlined:
+            fed = sum(self.fed(values[f.outer], types[f.outer], lanes) for f in node.inputs)
+            own.across, self.memory.peak = max(0, self.memory.held - fed), self.memory.held
         frame = LoopFrame(self.memory, node, held)
         during = frame.body()
         self.inside.append(node)
@@ -366,6 +408,7 @@ class _Walk:
         self.inside.pop()
         if not inlined:
             self.around.pop()
+            own.held, self.memory.peak = self.memory.peak, max(before, self.memory.peak)
         last = None
         if state is not None:
             last = frame.finish()
@@ -376,7 +419,7 @@ class _Walk:
     def load(self, node: Load, types: Types, memory: _Value, lanes: _Lanes, region: LoopWork) -> _Value:
         """Add a load of a block; one that does not move with a loop around is loaded once, before it."""
         if not memory.raw or not node.dims:
-            return replace(memory, dims=node.dims)
+            return replace(memory, dims=node.dims, last=None)
         matmuls, others, within = _uses(self.inside[-1], node.name)
         count = self.lanes_of(node.dims, lanes)
         along = {axis for subscript in node.at for axis in subscript.axes}
@@ -390,7 +433,8 @@ class _Walk:
         home.loads.append(load)
         if others:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))
-        return replace(memory, dims=node.dims, load=load)
+        side = next((axis for axis in last.axes if axis in node.dims), None)
+        return replace(memory, dims=node.dims, load=load, last=side, wide=node.dtype.bytes)
 
     def room(self, node: Map, scope: Scope) -> int:
         """Return the lanes of a block of `node`, which `scope` has beside those around it."""
@@ -398,28 +442,17 @@ class _Walk:
         assert room is not None, node
         return room if isinstance(room, int) else room.of(self.sizes)
 
-    def runs(self, node: Map, region: LoopWork) -> float:
-        """Count how often a thread block runs an iteration of the loop `node`, in all."""
-        counted = self.iterations(node)
-        if counted is not None:
-            return counted / self.counted.iterations
-        return region.runs * (1 if node.tile is None else -(-node.axis.space.size(self.sizes) // node.tile))
-
-    def iterations(self, node: Map) -> int | None:
-        """Count the iterations of all thread blocks, as counted for an operator of the body; None where it has none of its own."""
-        nodes = [*node.body.nodes, *(node.state.update.nodes if node.state is not None else ())]
-        own = [n.name for n in nodes if not isinstance(n, Map)]
-        if own:
-            return max(self.counted.operations.get(name, 0) for name in own)
-        covering = [n for n in nodes if isinstance(n, Map) and n.place is Place.whole]
-        found = [c for c in map(self.iterations, covering) if c is not None]
-        return max(found) if found else None
-
     def lanes_of(self, dims: Sequence[Axis], lanes: _Lanes) -> int:
         """Count the lanes of a block, which may be the largest."""
         count = _elements(dims, lanes)
         self.largest = max(self.largest, count)
         return count
+
+
+def _reduction(results: Sequence[Axis], over: Axis, item: _Value, lanes: _Lanes) -> Reduction:
+    """Describe the reduction of `item` over `over`."""
+    beside = 1 if item.last is None or item.last not in results else lanes[item.last]
+    return Reduction(_elements(results, lanes), lanes[over], beside, item.wide)
 
 
 def _passing(graph: Graph) -> frozenset[str]:
@@ -445,7 +478,10 @@ def _passing(graph: Graph) -> frozenset[str]:
 
 def _held(item: _Value) -> int:
     """Count the bytes of registers of an item that was loaded: what products alone read stays in shared memory."""
-    return item.load.elements * max(4, item.load.dtype.bytes) if item.load is not None and item.load.others else 0
+    load = item.load
+    if load is None or not load.others:
+        return 0
+    return load.bytes if load.matmuls else load.elements * max(4, load.dtype.bytes)
 
 
 def _uses(node: Map, name: str) -> tuple[bool, bool, bool]:

@@ -31,6 +31,7 @@ class Gpu:
         cache_bytes: of the second-level cache.
         thread_block_bytes: of shared memory that one thread block can have.
         shared_bytes: of shared memory of a multiprocessor.
+        l1_bytes: of a multiprocessor's first-level cache, together with its shared memory.
         memory_bytes: of its memory.
         hertz: cycles per second where a kernel does not run into the limit of power.
         matmul_fmas_per_cycle: multiplications with their additions of 16-bit operands, of a multiprocessor.
@@ -59,6 +60,7 @@ class Gpu:
     cache_bytes: float
     thread_block_bytes: int
     shared_bytes: int
+    l1_bytes: int
     memory_bytes: float
     hertz: float
     matmul_fmas_per_cycle: int
@@ -115,8 +117,14 @@ class _Attained:
     shared: float
 
 
-def _gpu(known: Chip, attained: _Attained, boost: float, **own: Any) -> Gpu:
-    """Return what kernels attain on a chip; `boost`: its clock where a kernel does not run into the limit of power."""
+def _gpu(known: Chip, attained: _Attained, boost: float, l1: int, **own: Any) -> Gpu:
+    """Return what kernels attain on a chip.
+
+    Args:
+        boost: its clock where a kernel does not run into the limit of power.
+        l1: KiB of a multiprocessor's first-level cache with its shared memory (CUDA Programming Guide 13, section on unified data
+            caches; CDNA 3 white paper).
+    """
     halves, narrow = known.matrix[DType.bfloat16], (DType.int8, DType.uint8, DType.float8_e4m3fn, DType.float8_e5m2)
     half = known.matrix_flops(DType.bfloat16) * attained.halves
     wide = dict.fromkeys((DType.bfloat16, DType.float16), half)
@@ -137,6 +145,7 @@ def _gpu(known: Chip, attained: _Attained, boost: float, **own: Any) -> Gpu:
         last.bytes,
         known.thread_block_bytes,
         int(levels["shared memory"].bytes),
+        l1 << 10,
         levels["device memory"].bytes,
         hertz=boost,
         matmul_fmas_per_cycle=int(halves.flops) // 2,
@@ -153,24 +162,25 @@ def _gpu(known: Chip, attained: _Attained, boost: float, **own: Any) -> Gpu:
 _H200 = _Attained(672 / 989, 1240 / 1979, 0.897, 4.27 / 4.8, cache=10e12, shared=33e12)
 
 _GPUS = {
-    Target("cuda", "80"): _gpu(chip("A100 SXM"), replace(_H200, cache=4e12, shared=17e12), 1.41e9),
-    Target("cuda", "90"): _gpu(chip("H200 SXM"), _H200, 1.98e9, warpgroups=True, warp_share=0.5),
+    Target("cuda", "80"): _gpu(chip("A100 SXM"), replace(_H200, cache=4e12, shared=17e12), 1.41e9, 192),
+    Target("cuda", "90"): _gpu(chip("H200 SXM"), _H200, 1.98e9, 256, warpgroups=True, warp_share=0.5),
     Target("cuda", "100"): _gpu(
-        chip("B200"), replace(_H200, cache=15e12, shared=37e12), 1.92e9,
+        chip("B200"), replace(_H200, cache=15e12, shared=37e12), 1.92e9, 256,
         warpgroups=True, warp_share=0.25, tensor_memory=True,
     ),
     Target("hip", "gfx942"): _gpu(
-        chip("MI300X"), replace(_H200, cache=12e12, shared=60e12), 2.1e9, copies_ahead=False, operands_in_registers=True,
+        chip("MI300X"), replace(_H200, cache=12e12, shared=60e12), 2.1e9, 96, copies_ahead=False, operands_in_registers=True,
     ),
 }  # fmt: skip
 
 
-# Compute capabilities that have what another one has, but for shared memory: KiB of a thread block and of a multiprocessor.
+# Compute capabilities that have what another one has, but for shared memory: KiB of a thread block and of a multiprocessor, and of
+# the latter with its first-level cache.
 # Those of 8.6, 8.9 and 12.x have less of it, and 12.x multiplies with its warps' own units.
 _LIKE = {
-    **dict.fromkeys(("86", "89", "120", "121"), ("80", 99, 100)),
-    "87": ("80", 163, 164),
-    "103": ("100", 227, 228),
+    **dict.fromkeys(("86", "89", "120", "121"), ("80", 99, 100, 128)),
+    "87": ("80", 163, 164, 192),
+    "103": ("100", 227, 228, 256),
 }
 
 
@@ -188,8 +198,12 @@ def gpu(target: Target) -> Gpu:
         why = ": Triton's kernels need compute capability 8.0" if older else ""
         kinds = ", ".join(map(str, (*_GPUS, *(Target("cuda", arch) for arch in _LIKE))))
         raise TargetError(f"weft makes no kernels for {target}{why}", todo=f"use the CPU, or one of {kinds}")
-    like, thread_block, multiprocessor = _LIKE[target.arch]
+    like, thread_block, multiprocessor, l1 = _LIKE[target.arch]
     known = _GPUS[Target("cuda", like)]
     return replace(
-        known, name=f"{known.name}-like", thread_block_bytes=thread_block << 10, shared_bytes=multiprocessor << 10
+        known,
+        name=f"{known.name}-like",
+        thread_block_bytes=thread_block << 10,
+        shared_bytes=multiprocessor << 10,
+        l1_bytes=l1 << 10,
     )

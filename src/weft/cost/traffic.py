@@ -51,6 +51,7 @@ class Traffic:
         loaded, stored: bytes by buffered edge: what crosses from a list to an item, and from an
             item to a list; an edge that is loaded twice counts twice.
         operations: block operations by name of the node that does them.
+        runs: iterations of maps, by name, in all.
         starts: by name of the loop, how often its first iteration has a state that has seen nothing.
         flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
             a Dot, one for each scalar operation and element of a Pointwise, one for each element
@@ -66,6 +67,7 @@ class Traffic:
     loaded: Counts
     stored: Counts
     operations: Counts
+    runs: Counts
     starts: Counts
     flops: Counts
     matrix_flops: Mapping[DType, int]
@@ -99,6 +101,7 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         loaded=loaded,
         stored=stored,
         operations=_summed(p.operations for p in parts),
+        runs=_summed(p.runs for p in parts),
         starts=_summed(p.starts for p in parts),
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
@@ -194,6 +197,7 @@ class _Walk:
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[str] = field(default_factory=Counter[str])
+    runs: Counter[str] = field(default_factory=Counter[str])
     starts: Counter[str] = field(default_factory=Counter[str])
     flops: Counter[str] = field(default_factory=Counter[str])
     matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
@@ -209,6 +213,7 @@ class _Walk:
             loaded=loaded,
             stored=stored,
             operations=+self.operations,
+            runs=+self.runs,
             starts=+self.starts,
             flops=+self.flops,
             matrix_flops=+self.matrix_flops,
@@ -298,6 +303,7 @@ class _Walk:
             self.starts[node.name] += times
         for count, step in alike:
             here, often = {**steps, node.axis: step}, times * count
+            self.runs[node.name] += often
             if node.place is Place.grid and not _is_grid(node.body):
                 self.iterations += often
             with self.memory.repeated(count):

@@ -193,3 +193,23 @@ def show(expr: Scalar, names: tuple[str, ...]) -> str:
             return f"{dtype}({show(inner, names)})"
         case _:
             assert_never(expr)
+
+
+def constant_factor(expr: Scalar) -> tuple[float, Scalar]:
+    """Splits `expr` into a number and an expression whose product it is, but for rounding; the number is 1 where there is none."""
+    match expr:
+        case Apply("mul", (Lit(value), rest)) | Apply("mul", (rest, Lit(value))) if _moderate(value):
+            own = float(value)
+        case Apply("div" | "coarse_div", (rest, Lit(value))) if _moderate(value):
+            own = 1.0 / float(value)
+        case Apply("neg", (rest,)):
+            own = -1.0
+        case _:
+            return 1.0, expr
+    factor, inner = constant_factor(rest)
+    return own * factor, inner
+
+
+def _moderate(value: float) -> bool:
+    """Tells whether a factor leaves a product with it far from what is too large or too small."""
+    return 2.0**-40 < abs(value) < 2.0**40

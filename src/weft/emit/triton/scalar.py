@@ -12,7 +12,7 @@ from weft.emit.triton.text import call
 from weft.errors import UnsupportedError
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, constant_factor
 
 COMPUTED: dict[Kind, DType] = {"float": DType.float32, "double": DType.float64, "int": DType.int64, "bool": DType.bool}
 """The element type in which each kind is computed."""
@@ -131,30 +131,11 @@ _LOG2_OF_E = 1.4426950408889634
 
 def _decay(inner: Scalar, args: Sequence[Text], hold: Callable[[str], str], *, exact: Exact) -> Text:
     """Spell exp of `inner` as a power of 2, for which machines have an instruction: constant factors join log2(e) in one."""
-    factor = _LOG2_OF_E
-    while (found := _factor(inner)) is not None:
-        factor, inner = factor * found[0], found[1]
+    factor, inner = constant_factor(inner)
+    factor *= _LOG2_OF_E
     part = expression(inner, args, hold, exact=exact)
     text = number(inner.value, "float") if isinstance(inner, Lit) else coerced(part, "float")
     return Text(call("tl.exp2", f"{text} * {number(factor, 'float')}"), "float")
-
-
-def _factor(expr: Scalar) -> tuple[float, Scalar] | None:
-    """Split `expr` into a number and an expression whose product it is; None where it has no such factor."""
-    match expr:
-        case Apply("mul", (Lit(value), rest)) | Apply("mul", (rest, Lit(value))) if _moderate(value):
-            return float(value), rest
-        case Apply("div" | "coarse_div", (rest, Lit(value))) if _moderate(value):
-            return 1.0 / float(value), rest
-        case Apply("neg", (rest,)):
-            return -1.0, rest
-        case _:
-            return None
-
-
-def _moderate(value: float) -> bool:
-    """Tell whether a factor leaves a product with it far from what is too large or too small."""
-    return 2.0**-40 < abs(value) < 2.0**40
 
 
 def _applied(
