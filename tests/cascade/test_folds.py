@@ -11,9 +11,13 @@ import pytest
 
 from testkit.cascade.chains import CHAINS, one_loop
 from testkit.cascade.folding import Folding, Numbers, cutting
-from weft.cascade import folds
+from testkit.tensor.numbers import APART, made_anew
+from weft.cascade import chains, folds
+from weft.tensor.builder import Builder
+from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Monoid, TensorProgram
+from weft.tensor.scalar import Arg, Lit, Number, apply
 from weft.verify.inputs import random_inputs
 from weft.verify.subject import field_for
 
@@ -126,3 +130,30 @@ def test_raw_moments_do_not():
     raw = (x * x).sum(-1) - x.sum(-1) ** 2 / np.float32(4096)
     exact = 4096 * x.astype(np.float64).var(-1)
     assert np.all(np.abs(raw - exact) > 0.5 * exact)
+
+
+# What was found before.
+
+
+def clipped(least: Number, *, constant: bool) -> TensorProgram:
+    """The log of the sum of the exponentials of each row, of what is not below `least`: a literal, or a constant of the program."""
+    b = Builder()
+    x = b.input("x", (4, 8), DType.float32)
+    if constant:
+        clip = b.elementwise(apply("maximum", Arg(0), Arg(1)), [x, b.constant(least, DType.float32)])
+    else:
+        clip = b.elementwise(apply("maximum", Arg(0), Lit(least)), [x])
+    most = b.reduce(Monoid.max, clip, [1], keepdim=True)
+    terms = b.elementwise(apply("exp", apply("sub", Arg(0), Arg(1))), [clip, most])
+    return b.finish([b.reduce(Monoid.sum, terms, [1])])
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["literal", "constant"])
+def test_chains_are_found_anew_for_programs_that_differ_in_a_number_alone(constant):
+    """They are kept for each program: one with 1.0 or -0.0 must not be given what was found for 1 or 0.0."""
+    answers = {repr(value): chains(clipped(value, constant=constant)) for value in APART}
+    for value in APART:
+        same = chains(clipped(made_anew(value), constant=constant))
+        assert same is answers[repr(value)], "it is worked out once"
+        assert repr(same.program) == repr(clipped(value, constant=constant))
+        assert same.found.folds

@@ -30,7 +30,8 @@ from testkit.emit.triton_cases import paper as fused_example
 from testkit.schedules import fused
 from weft.block.walk import maps
 from weft.cascade import chains
-from weft.cost import ClosedForm, closed_form, traffic
+from weft.cost import ClosedForm, by_kernel, closed_form, traffic
+from weft.cost.gpu_work import work_of
 from weft.cost.optimum import MEMORY, Expr, TransferLevel, best_cluster, optimum, sp
 from weft.errors import UnsupportedError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
@@ -69,6 +70,18 @@ def test_attention() -> None:
     assert sp.simplify(found.optimum(output, queries).values - (2 * Q * D + 4 * Q * X * D**2 / MEMORY)) == 0
     # With the sum of each row, all that lasts.
     assert sp.simplify(found.optimum().values - (2 * Q * D + 2 * Q * X * D * (2 * D + 1) / MEMORY)) == 0
+
+
+def test_the_gpu_model_counts_loads_where_the_closed_form_does() -> None:
+    """Queries, which no block of keys changes, once for a thread block; where their width goes by blocks, with the keys."""
+    sizes = {"M": 64, "N": 64, "D": 32, "L": 16}
+    for width, once in (((WHOLE, 0), {"q"}), ((LOOP, 8), set[str]())):
+        applied = placed(fused_example("attention"), m=(GRID, 16), n=(LOOP, 8), d=width)
+        (part,) = kernels(applied)
+        (counted,) = by_kernel(applied, sizes)
+        assert {load.name for load in work_of(applied, part, counted, sizes).body.loads} == once
+        loaded = closed_form(part).loaded["q"]
+        assert loaded.has(sp.Symbol("N", positive=True)) is not bool(once)
 
 
 @pytest.mark.parametrize(("name", "factor"), [("attention", 4), ("matmul", 2 ** sp.Rational(3, 2))])

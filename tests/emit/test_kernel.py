@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from testkit.block import programs
+from testkit.block.handmade import begun_with
 from testkit.emit import special
 from testkit.emit.harness import compiled, dims_of, units
 from testkit.schedules import fused
@@ -225,3 +227,13 @@ def test_the_whole_way_through_run(tmp_path: Path) -> None:
     x, w, b = (torch.randn(*s, dtype=torch.bfloat16) for s in ((130, 1000), (1000, 70), (70,)))
     (found,) = made.launch(x, w.t().contiguous().t(), b)
     torch.testing.assert_close(found.float(), torch.relu(x.float() @ w.float() + b.float()), rtol=2e-2, atol=0.3)
+
+
+@pytest.mark.parametrize(("start", "text"), [(0.0, "0.0f"), (-0.0, "-0.0f"), (math.nan, "WEFT_NAN"), (1.5, "1.5f")])
+def test_sums_begin_with_the_number_that_the_program_says(start: float, text: str) -> None:
+    """A matmul whose sums begin with 0 overwrites what was there, and needs it only where it adds nothing; -0.0 is not that 0."""
+    levels = {"m": [(GRID, 64)], "n": [(LOOP, 16)], "k": [(LOOP, 16)]}
+    printed = text_of(begun_with(placed(programs.row_sum_of_squares(), levels), start))
+    begun = re.findall(r"^ +s\w*\[.*\] = (-?\d.*|WEFT_NAN);", printed, re.MULTILINE)
+    assert begun == [text, text], "rows, products"
+    assert ("if (K <= 0)" in printed) is (text == "0.0f")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testkit.block import programs
+from testkit.block.handmade import begun_with
 from testkit.emit import triton_cases
 from testkit.emit.harness import dims_of
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
@@ -318,6 +319,14 @@ def test_largest_elements_keep_nan() -> None:
     text = _only(CASES["softmax_state"]).text
     assert "tl.reduce(" in text
     assert re.search(r"def weft_reduce_max\(left, right\):\n +return .*propagate_nan=tl.PropagateNan.ALL", text)
+
+
+@pytest.mark.parametrize(("start", "text"), [(0.0, "0.0"), (-0.0, "(-0.0)"), (math.nan, "float('nan')"), (1.5, "1.5")])
+def test_sums_begin_with_the_number_that_the_program_says(start: float, text: str) -> None:
+    loop = levels((LOOP, 16))
+    program = begun_with(placed(fused(programs.row_sum_of_squares()), m=levels((GRID, 32)), n=loop, k=loop), start)
+    begun = re.findall(r"s\w* = tl.full\(\(.*?\), (.*), tl.float32\)\n", _only(Case(program, {})).text)
+    assert begun == [text, text], "rows, products"
 
 
 def test_a_list_between_two_loops_of_a_kernel_is_refused() -> None:

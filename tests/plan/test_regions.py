@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import weft
+from testkit.block.programs import linear_relu
 from weft.block.walk import maps
 from weft.errors import UnsupportedError
 from weft.plan.execute import regions
+from weft.plan.partition.partition import Region
 from weft.run.cache import CacheFolder
 
 
@@ -167,3 +169,14 @@ def test_damaged_choices_are_made_anew(selections, damage):
     another_process()
     weft.optimize(chained, given)
     assert len(selections) == 2 * known - kept
+
+
+def test_an_equal_region_of_another_graph_is_prepared_for_its_own_layouts():
+    """A function's graphs name their inputs alike, so that regions of two of them may be equal where tensors lie otherwise."""
+    region, equal = Region(linear_relu()), Region(linear_relu())
+    known = regions.Regions({"x": 1, "w": 1, "b": 0})
+    rows = known.prepared(region)
+    assert known.prepared(equal) is rows, "it is prepared once for a graph"
+    known.begin({"x": 0, "w": 1, "b": 0}, frozenset())
+    columns = known.prepared(equal)
+    assert (rows.example.innermost["x"], columns.example.innermost["x"]) == (1, 0)

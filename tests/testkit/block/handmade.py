@@ -24,6 +24,7 @@ from weft.block.program import (
     State,
     sealed,
 )
+from weft.block.walk import with_maps
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Arg, Lit, apply
@@ -61,6 +62,18 @@ def program(*nodes: BlockNode, over: tuple[Axis, ...], given: Mapping[str, tuple
 
 def inputs(**axes: tuple[Axis, ...]) -> dict[str, tuple[Axis, ...]]:
     return {n: tuple(own(n, a) for a in of) for n, of in axes.items()}
+
+
+def begun_with(given: BlockProgram, init: float) -> BlockProgram:
+    """Return `given` with every state begun with `init`."""
+
+    def changed(node: Map) -> Map:
+        if node.state is None:
+            return node
+        parts = tuple(replace(part, init=init) for part in node.state.components)
+        return replace(node, state=replace(node.state, components=parts))
+
+    return replace(given, graph=with_maps(given.graph, changed))
 
 
 def joint(*parts: State) -> State:
