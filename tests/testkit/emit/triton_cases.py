@@ -350,7 +350,7 @@ def poisoned(shape: list[int], *, dtype: torch.dtype, device: torch.device) -> t
 
 
 def roundings(folder: Path) -> dict[str, float]:
-    """Collect the numbers that are not rounded as PyTorch rounds them, to the bit of a sign."""
+    """Collect the numbers that are not rounded or negated as PyTorch does, to the bit of a sign."""
     m = handmade.M
     halves = np.array(
         [0.5, 1.5, 2.5, 2.0**22 - 0.5, 2.0**22 + 0.5, 2.0**22 + 1.5, 5000001.5, 2.0**23 - 1.5, 2.0**23 - 0.5]
@@ -361,15 +361,17 @@ def roundings(folder: Path) -> dict[str, float]:
     near = np.concatenate([halves, np.nextafter(halves, 0, dtype=np.float32), others])
     x = torch.from_numpy(np.concatenate([near, -near]).astype(np.float32))
     given = handmade.inputs(x=(m,))
-    node = Pointwise("y", Apply("round", (Arg(0),)), ("x",), (m,), F32)
-    over = handmade.loop(m, given, (node,), (Stacked("r_y", "y"),))
+    nodes = [Pointwise(op, Apply(op, (Arg(0),)), ("x",), (m,), F32) for op in ("round", "neg")]
+    over = handmade.loop(m, given, nodes, tuple(Stacked(f"r_{node.name}", node.name) for node in nodes))
     kind = BlockType(given["x"], given["x"], F32)
-    program = BlockProgram((("x", kind),), Graph(("x",), (over,), ("r_y",)), ((m,),))
+    program = BlockProgram((("x", kind),), Graph(("x",), (over,), ("r_round", "r_neg")), ((m,),) * 2)
     applied, sizes = placed(program, m=levels((GRID, 32))), {"M": len(x)}
-    (found,) = load(applied, dims_of(applied), folder).prepare({"x": x}, sizes, allocate=poisoned)()
-    wanted = torch.round(x)
-    same = (found.view(torch.int32) == wanted.view(torch.int32)) | (found.isnan() & wanted.isnan())
-    return {str(n): float(y) for n, y in zip(x[~same].tolist(), found[~same], strict=True)}
+    results = load(applied, dims_of(applied), folder).prepare({"x": x}, sizes, allocate=poisoned)()
+    wrong: dict[str, float] = {}
+    for node, found, wanted in zip(nodes, results, (torch.round(x), -x), strict=True):
+        same = (found.view(torch.int32) == wanted.view(torch.int32)) | (found.isnan() & wanted.isnan())
+        wrong |= {f"{node.name} of {n}": float(y) for n, y in zip(x[~same].tolist(), found[~same], strict=True)}
+    return wrong
 
 
 _QUOTIENTS = """

@@ -182,7 +182,7 @@ _ARITHMETIC = (
         "chooses",
         interval=intervals.neg,
         cpp="(-{0})",
-        triton="(-{0})",
+        triton="({0} * -1)",  # 0 - x, which Triton makes of -x, is 0 for 0
         gpu=1.0,
     ),
     _whole("abs", meanings.arithmetic(np.abs), "chooses", interval=intervals.absolute),
