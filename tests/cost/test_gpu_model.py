@@ -13,7 +13,7 @@ from testkit.block.programs import axes, linear_relu
 from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.cost import estimate_gpu, gpu, resources, unfit
+from weft.cost import Launch, estimate_gpu, gpu, launches_of, resources, unfit
 from weft.cost.gpu_cycles import cycles_of
 from weft.emit.triton import GRANULARITY
 from weft.errors import TargetError
@@ -89,6 +89,34 @@ def test_wide_accumulators_of_few_threads_are_seen_to_spill() -> None:
     few, many = (resources(applied, kernels(applied)[0], SIZES, gpu(H200), warps, 2) for warps in (4, 16))
     assert few.spilled > 200
     assert many.spilled == 0
+
+
+def test_registers_that_live_across_a_loop_are_spilled_around_it() -> None:
+    applied = linear(64, 64, 64)
+    (launch,) = launches_of(applied, SIZES)
+    (loop,) = launch.work.body.inner
+    assert (loop.held, loop.across) == (4 * 64 * 64, 0)
+    beside = replace_in(launch, held=loop.held + 900_000, across=900_000)
+    inside = replace_in(launch, held=loop.held + 900_000, across=0)
+    chip = gpu(H200)
+    once, each = (some.breakdown(chip, 4, 1) for some in (beside, inside))
+    assert once.found.spilled == each.found.spilled > 1000
+    assert each.bounds.waves > 3 * once.bounds.waves
+
+
+def replace_in(launch: Launch, held: int, across: int) -> Launch:
+    """`launch` whose one loop has blocks in registers as given, and whose thread block has as many."""
+    (loop,) = launch.work.body.inner
+    body = replace(launch.work.body, inner=[replace(loop, held=held, across=across)])
+    return replace(launch, work=replace(launch.work, body=body, held=held))
+
+
+def test_divisors_that_are_numbers_cost_a_multiplication_and_in_exponents_nothing() -> None:
+    scaled = scalar("div", scalar("sub", Arg(0), Arg(1)), Lit(11.3))
+    m, n = axes("m", "n")
+    both, args = frozenset({m, n}), [(m, n), (m,)]
+    assert cycles_of(scalar("decay", scaled), args) == [(both, 1.0), (both, optable.row("decay").gpu)]
+    assert cycles_of(scaled, args) == [(both, 1.0), (both, 2.0)]
 
 
 def test_few_programs_take_as_long_as_many() -> None:
