@@ -225,8 +225,8 @@ def test_times_of_a_cpu_are_ratios_to_what_ran_beside_them() -> None:
 
 
 # Of the times in benchmarks/results/pairs_h200.json: the rank correlation, at least, and the regret, at most. Reductions across
-# warps decide the columns, what is read from memory a second time the softmax, divisions by numbers and the vector units the attention,
-# spilled registers the matmul.
+# warps decide the columns, what is read from memory a second time the softmax, divisions by numbers the attention, spilled
+# registers the matmul.
 RANKED = {
     "roots of columns": (0.65, 0.03),
     "softmax": (0.63, 0.02),
