@@ -1,11 +1,12 @@
 """Times the GPU's benchmark list beside what another version of weft, or another effort, makes of it, alternating in one run.
 
-    PYTHONPATH=src python benchmarks/gpu_versions.py OTHER/src [--efforts quick quick] [--only ROW ...] [--skip N] [--json FILE]
+    PYTHONPATH=src python benchmarks/gpu_versions.py OTHER/src [--efforts quick quick] [--only ROW ...] [--together] [--json FILE]
 
 Each version runs in a process of its own, with an empty cache of its own, and compiles and tunes as for any user. Then both
 are timed in turn as the tuner times candidates: CUDA graphs, the second-level cache emptied. A row has both medians in us,
-this version's over the other's, the seconds of both first calls, and how many kernels each has compiled. `--skip` leaves out
-so many rows at the beginning; no row is begun after `--seconds`. Exits with 1 where results differ, or a row failed.
+this version's over the other's, the seconds of both first calls, how many kernels each has compiled, and the schedules taken.
+`--together`: both compile at the same time, which takes less time and says less about first calls. `--skip` leaves out so many
+rows at the beginning; no row is begun after `--seconds`. Exits with 1 where results differ, or a row failed.
 """
 
 from __future__ import annotations
@@ -49,10 +50,18 @@ class Version:
 
     def ask(self, **what: object) -> Any:
         """Send a request and return the answer; raises RuntimeError where the process has ended."""
+        self.send(**what)
+        return self.answer()
+
+    def send(self, **what: object) -> None:
+        """Send a request."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the answer to a request; raises RuntimeError where the process has ended."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("a version's process ended; its traceback is above")
@@ -65,9 +74,14 @@ class Version:
         self._process.wait()
 
 
-def compared(versions: list[Version], name: str) -> dict[str, Any]:
-    """Compile one row in both versions, and time them in turn."""
-    made = [each.ask(make=name) for each in versions]
+def compared(versions: list[Version], name: str, *, together: bool) -> dict[str, Any]:
+    """Compile one row in both versions, at the same time if `together`, and time them in turn."""
+    if together:
+        for each in versions:
+            each.send(make=name)
+        made = [each.answer() for each in versions]
+    else:
+        made = [each.ask(make=name) for each in versions]
     wrong = next((each["error"] for each in made if "error" in each), "")
     if wrong:
         return {"row": name, "error": wrong}
@@ -86,7 +100,7 @@ def compared(versions: list[Version], name: str) -> dict[str, Any]:
         "ratio": this / other,
         "first_seconds": [before["seconds"], now["seconds"]],
         "compiles": [before["compiles"], now["compiles"]],
-        "kernels": [before["kernels"], now["kernels"]],
+        "schedules": [before["schedules"], now["schedules"]],
         "differs": far,
     }
 
@@ -125,10 +139,10 @@ def _made(name: str) -> tuple[Any, Any, list[Any]]:
         every = given if isinstance(given, tuple) else (given,)
         results = [each.detach().double().flatten()[:_COMPARED:7].tolist() for each in every]
         compiles = weft.stats().compiles - before.compiles
-        kernels = len(program.kernels)
+        schedules = [str(kernel.schedule) for kernel in program.kernels]
     except Exception as error:  # noqa: BLE001 - the other rows are measured all the same
         return {"error": f"{type(error).__name__}: {error}"[:200]}, None, []
-    return {"results": results, "seconds": seconds, "compiles": compiles, "kernels": kernels}, program, inputs
+    return {"results": results, "seconds": seconds, "compiles": compiles, "schedules": schedules}, program, inputs
 
 
 def main() -> int:
@@ -139,6 +153,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="ROW")
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="take one row of so many")
+    parser.add_argument("--together", action="store_true", help="compile both at the same time")
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -154,7 +169,7 @@ def main() -> int:
         for name in names[given.skip :: given.every]:
             if time.monotonic() > ends:
                 break
-            rows.append(compared(versions, name))
+            rows.append(compared(versions, name, together=given.together))
             sys.stdout.write(f"{json.dumps(rows[-1])}\n")
             sys.stdout.flush()
         for each in versions:
