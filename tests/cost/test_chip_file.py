@@ -47,7 +47,8 @@ def test_each_figure_says_how_it_was_got() -> None:
 
 
 LOSSES = [
-    (("version",), 2, "version 2; this weft reads version 1"),
+    (("version",), 1, "version 1; this weft reads version 2"),  # without units
+    (("version",), 3, "version 3; this weft reads version 2"),
     (("version",), True, "version True"),
     (("format",), "weft", "format"),
     (("hertz",), None, "lacks hertz"),
@@ -94,6 +95,7 @@ def test_a_bad_file_is_refused(place: tuple[Any, ...], value: Any, said: str, tm
     with pytest.raises(FileError) as raised:
         read_chip(tmp_path / "chip.json")
     assert said in raised.value.what
+    assert raised.value.todo == "measure again with weft doctor --measure FILE.json"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from weft.cost.chip import Chip, ChipLevel, MatrixUnit, OnChip
 from weft.errors import FileError, MissingFileError
 from weft.tensor.dtypes import DType
 
-FORMAT, VERSION = "weft chip", 1
+FORMAT, VERSION = "weft chip", 2
 _MOST = 1e300  # beyond it, an int may have no float
 _ENDLESS = "infinite"  # JSON has no infinity
-_TODO = "measure the machine again: weft doctor --measure FILE.json"
+_TODO = "measure again with weft doctor --measure FILE.json"
 _MAY_BE_0 = {"bytes_per_second", "special", "threads", "thread_block", "thread_block_bytes", "thread_registers"}
 _MAY_BE_BROKEN = {"bytes", "bytes_per_second", "hertz", "flops"} | DType.__members__.keys()
 
