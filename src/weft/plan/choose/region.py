@@ -39,6 +39,7 @@ class CompiledRegion:
         kernels: in launch order.
         origin: which candidate it is.
         considered: every candidate, and what became of it.
+        sizes: of the example that it was compiled for, by space name.
         approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
     """
 
@@ -48,6 +49,7 @@ class CompiledRegion:
     kernels: tuple[Kernel, ...]
     origin: str
     considered: tuple[Considered, ...]
+    sizes: Mapping[str, int]
     approximation: Approximation | None = None
 
 
@@ -150,6 +152,7 @@ def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
         made,
         chosen.origin,
         selection.considered,
+        example.sizes,
         chosen.approximation,
     )
 
