@@ -15,15 +15,16 @@ from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
 from weft.cost import closed_form, concrete_schedule
 from weft.cost.chip import Chip
+from weft.cost.optimum import sp
 from weft.draw import Picture, Prose, Section, ShownRewrite, SourceCode, configuration
-from weft.draw.diagram import diagram
+from weft.draw.diagram import at_whole, diagram
 from weft.draw.roofline import RooflinePoint, roofline
 from weft.draw.svg import message, svg
 from weft.errors import ScheduleError, TargetError, UnsupportedError
 from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Kernel, Plan, described, measured_before
 from weft.plan.targets import toolchain
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, apart, kernels
 from weft.tensor.passes import Change
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges
@@ -115,7 +116,10 @@ def _region(region: CompiledRegion, of: str, chip: Chip | None) -> Iterator[Sect
             yield _listed("tensor program after the law of shifts", str(change.after))
         if isinstance(change.before, TensorProgram) and isinstance(change.after, BlockProgram):
             picture = Picture("before fusion", partial(_drawn, change.after, None, f"before fusion{of}"))
-            yield Section("block program before fusion", (Prose(listing(change.after), listing=True), picture))
+            yield Section(
+                "block program before fusion",
+                (Prose(listing(change.after), listing=True), Prose(_before(change.after)), picture),
+            )
     yield Section("rewrites", _rewrites(changes))
     derived = _chains(region)
     if derived:
@@ -153,6 +157,21 @@ def _drawn(program: BlockProgram, part: KernelNodes | None, title: str) -> str:
         return svg(diagram(program, part, title), style="")
     except (ScheduleError, UnsupportedError) as error:
         return message(f"{title}: not drawn: {error.what}")
+
+
+def _before(program: BlockProgram) -> str:
+    """Say what the operations of a program without places move and hold, each for itself; or why that is not known."""
+    try:
+        forms = [closed_form(part) for part in apart(at_whole(program))]
+    except (ScheduleError, UnsupportedError) as error:
+        return f"transfers: no closed form is known: {error.what}"
+    if not forms:
+        return "transfers: none: it computes nothing"
+    moved, held = sp.expand(sp.Add(*(f.transfers for f in forms))), sp.Max(0, *(f.memory() for f in forms))
+    return (
+        f"transfers: {moved} values, where each operation takes its data whole from device memory, and puts its result there; "
+        f"held from block to block: {held or 'nothing'}"
+    )
 
 
 def _closed(part: KernelNodes) -> str:
