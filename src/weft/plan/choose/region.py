@@ -15,6 +15,7 @@ from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.options import current
 from weft.plan.choose.select import select
+from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
@@ -132,6 +133,7 @@ class _Attempts:
     def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
         try:
             made = _built(self._selection, candidate)
+            tell(CandidateBuilt(candidate.name, candidate.cost.predicted_seconds))
             judged = self._demand(made)
         except (VerificationError, WrongKernelError) as error:
             return error
