@@ -112,14 +112,14 @@ def test_what_the_line_says(monkeypatch: pytest.MonkeyPatch) -> None:
     ):  # fmt: skip
         line(event)
     assert line.drawn == [
-        "choosing what becomes one kernel: 1 pieces weighed",
+        "choosing what becomes one kernel: 1 piece weighed",
         "0 of 2 regions done",
-        "0 of 2 regions done, region 1: 1 candidate compiled, best so far 2 ms, predicted",
-        "0 of 2 regions done, region 1: 2 candidates compiled, best so far 1 ms, predicted",
-        "0 of 2 regions done, region 1: 2 candidates compiled, best so far 1 ms, predicted",
-        "0 of 2 regions done, region 1: 2 candidates compiled, best so far 4 ms",
-        "0 of 2 regions done, region 1: 2 candidates compiled, best so far 4 ms",
-        "1 of 2 regions done, region 1: 2 candidates compiled, best so far 4 ms",
+        "0 of 2 regions done, 1 candidate compiled, best predicted 2 ms",
+        "0 of 2 regions done, 2 candidates compiled, best predicted 1 ms",
+        "0 of 2 regions done, 2 candidates compiled, best predicted 1 ms",
+        "0 of 2 regions done, 2 candidates compiled, best measured 4 ms",
+        "0 of 2 regions done, 2 candidates compiled, best measured 4 ms",
+        "1 of 2 regions done, 2 candidates compiled, best measured 4 ms",
         "1 of 2 regions done",
     ]
 
@@ -205,7 +205,7 @@ def on_terminal(folder: Path, after: float, how: str, **variables: str) -> str:
     environment = {
         **os.environ,
         "TERM": "xterm",
-        "COLUMNS": "150",
+        "COLUMNS": "80",
         "WEFT_CACHE_DIR": str(folder / "cache"),
         **variables,
     }
@@ -228,7 +228,7 @@ def test_a_terminal_shows_it_and_is_clean_again(how: str, tmp_path: Path) -> Non
     for text in (
         "pieces weighed",
         "0 of 2 regions done",
-        "region 2: 1 candidate compiled, best so far",
+        "1 of 2 regions done, 1 candidate compiled, best predicted",
         "2 of 2 regions done",
     ):
         assert text in shown

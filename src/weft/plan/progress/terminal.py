@@ -115,26 +115,26 @@ class ProgressLine:
     def _draw(self) -> None:
         if self._bar is None:
             from rich.console import Console  # most compilations draw nothing
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import Progress, TextColumn
 
-            columns = TextColumn("weft"), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
+            text = TextColumn("weft: {task.description}", markup=False)
             console = Console(stderr=True)
-            self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=False)
+            self._bar = Progress(text, console=console, transient=True, auto_refresh=False, redirect_stdout=False)
             self._bar.add_task("")
             self._bar.start()
         (task,) = self._bar.task_ids
-        self._bar.update(task, total=self._of or None, completed=self._done, description=self._said())
+        self._bar.update(task, description=self._said())
         self._bar.refresh()
 
     def _said(self) -> str:
         if not self._number:
-            return f"choosing what becomes one kernel: {self._weighed} pieces weighed"
+            return f"choosing what becomes one kernel: {self._weighed} {'piece' if self._weighed == 1 else 'pieces'} weighed"
         parts = [f"{self._done} of {self._of} regions done"]
         if self._built:
             count = len(self._built)
-            parts.append(f"region {self._number}: {count} {'candidate' if count == 1 else 'candidates'} compiled")
+            parts.append(f"{count} {'candidate' if count == 1 else 'candidates'} compiled")
         if self._measured is not None:
-            parts.append(f"best so far {self._measured * 1e3:.3g} ms")
+            parts.append(f"best measured {self._measured * 1e3:.3g} ms")
         elif self._predicted is not None:
-            parts.append(f"best so far {self._predicted * 1e3:.3g} ms, predicted")
+            parts.append(f"best predicted {self._predicted * 1e3:.3g} ms")
         return ", ".join(parts)
