@@ -24,7 +24,7 @@ ROOMS := tensor block fuse cascade masks schedule cost emit pipeline plan
 COVERED ?= 90
 TESTS ?= tests
 
-.PHONY: help venv demo test lint style code types imports check coverage shuffled fuzz format bench files diagrams browser clean
+.PHONY: help venv demo test lint style code types imports check coverage shuffled fuzz format bench files diagrams screenshots browser clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -68,7 +68,10 @@ files: ## every source file with what it is for; of one room: make files ROOM=fu
 diagrams: $(RUN_STAMP) ## draw the pictures of docs/guide/reports.md again
 	$(BIN)/python -m weft.lab.diagrams docs/guide/diagrams
 
-browser: ## install Chromium, for the test that opens a report in it (Debian, Ubuntu; as root)
+screenshots: $(RUN_STAMP) ## take the screenshots of docs/guide/reports.md again, with Chromium
+	$(BIN)/python -m weft.lab.screenshots docs/guide/reports
+
+browser: ## install Chromium, for screenshots and the test that opens a report in it (Debian, Ubuntu; as root)
 	apt-get install --yes --no-install-recommends chromium
 
 lint: style code types imports ## formatting, lint, types, import order

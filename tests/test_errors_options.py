@@ -123,6 +123,7 @@ def test_a_scope_does_not_leak_into_another_thread() -> None:
         ("float32_products", "tf32", "tf32"),
         ("rounding", "running", "running"),
         ("log", "debug", "debug"),
+        ("progress", "0", False),
         ("defects", "raise", "raise"),
         ("debug_checks", "1", True),
     ],
@@ -212,6 +213,7 @@ def test_the_key_holds_what_a_kernel_depends_on_and_nothing_else() -> None:
         "tune_seconds": 7,
         "mode": "reduce-overhead",
         "log": "info",
+        "progress": False,
         "defects": "raise",
         "debug_checks": True,
     }

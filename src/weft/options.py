@@ -137,6 +137,9 @@ class Options:
     log: Literal["none", "info", "debug"] = _option(
         "none", _choice("none", "info", "debug"), "what weft says on standard error"
     )
+    progress: bool = _option(
+        True, _YES_NO, "compiling that takes over 2 s shows how far it is on standard error, if that is a terminal"
+    )
     defects: Literal["warn", "raise"] = _option(
         "warn",
         _choice("warn", "raise"),
@@ -164,7 +167,7 @@ class Options:
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
         is as good under another value of them: cache_dir, verify, judge, measure, effort, tune_seconds, mode, log,
-        defects, debug_checks.
+        progress, defects, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

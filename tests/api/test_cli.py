@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +22,8 @@ from weft.cli import explain as explain_command
 from weft.cli import main as cli
 from weft.cli.command import NewFile
 from weft.cli.main import main
+from weft.cost import chip
+from weft.cost.chip_file import Origin, chip_json
 from weft.lab import demo, examples, measure
 from weft.lab.workloads import cpu as workloads
 from weft.tensor.dtypes import DType
@@ -290,6 +293,20 @@ def test_explain_for_a_gpu_that_is_not_here(file):
     assert refused.exit_code == 2
     assert 'did you mean "cuda:90"?' in refused.stderr
     assert "Traceback" not in refused.output
+
+
+def test_explain_for_a_chip(file, tmp_path):
+    shapes = ("--shapes", "32x64,64x48,48", "--target", "cuda:90")
+    named = run("explain", f"{file}:layer", *shapes, "--chip", "A100 SXM")
+    assert "on A100 SXM\n" in named.stdout
+    written = tmp_path / "here.json"
+    measured = replace(chip("A100 SXM"), name="A100 here")
+    written.write_text(json.dumps(chip_json(measured, {}, Origin("published"), date="2026-01-01", machine="a rack")))
+    assert "on A100 here\n" in run("explain", f"{file}:layer", *shapes, "--chip", written).stdout
+    refused = run("explain", f"{file}:layer", *shapes, "--chip", "A1")
+    assert refused.exit_code == 2
+    assert "no chip 'A1'" in refused.stderr
+    assert "A100 SXM" in refused.stderr
 
 
 def test_explain_takes_inputs_from_the_file_and_casts_them(file):

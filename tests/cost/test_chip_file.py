@@ -37,15 +37,18 @@ def test_each_figure_says_how_it_was_got() -> None:
     assert written["levels"][2]["bytes_per_second"] == {
         "how": "measured",
         "by": "reads",
+        "unit": "bytes/s",
         "median": rate,
         "spread": 0.02,
     }
-    assert written["vector"]["float32"] == {"how": "measured", "median": 256, "spread": 0.0}
-    assert written["hertz"] == {"how": "published", "value": 2.1e9}
+    assert written["vector"]["float32"] == {"how": "measured", "unit": "operations/cycle", "median": 256, "spread": 0.0}
+    assert written["hertz"] == {"how": "published", "unit": "Hz", "value": 2.1e9}
+    assert written["warp"] == {"how": "published", "value": 64}
 
 
 LOSSES = [
-    (("version",), 2, "version 2; this weft reads version 1"),
+    (("version",), 1, "version 1; this weft reads version 2"),  # without units
+    (("version",), 3, "version 3; this weft reads version 2"),
     (("version",), True, "version True"),
     (("format",), "weft", "format"),
     (("hertz",), None, "lacks hertz"),
@@ -62,6 +65,11 @@ LOSSES = [
     (("vector", "float32", "median"), None, "vector.float32 lacks median"),
     (("vector", "float32", "spread"), -1, "vector.float32.spread is -1"),
     (("vector", "float32", "how"), "guessed", "vector.float32 does not say whether"),
+    (("hertz", "unit"), "GHz", "hertz is in 'GHz'; this weft reads it in 'Hz'"),
+    (("hertz", "unit"), None, "hertz lacks unit"),
+    (("warp", "unit"), "threads", "warp has unknown fields: unit"),
+    (("levels", 1, "bytes", "unit"), "KiB", "levels[1].bytes is in 'KiB'"),
+    (("vector", "float32", "unit"), "FLOP/s", "vector.float32 is in 'FLOP/s'"),
     (("hertz", "value"), "2.1e9", "hertz is '2.1e9', not a number"),
     (("hertz", "value"), True, "hertz is True, not a number"),
     (("hertz", "value"), 0, "hertz is 0, which it cannot be"),
@@ -87,6 +95,7 @@ def test_a_bad_file_is_refused(place: tuple[Any, ...], value: Any, said: str, tm
     with pytest.raises(FileError) as raised:
         read_chip(tmp_path / "chip.json")
     assert said in raised.value.what
+    assert raised.value.todo == "measure again with weft doctor --measure FILE.json"
 
 
 @pytest.mark.parametrize(

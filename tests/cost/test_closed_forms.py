@@ -28,6 +28,8 @@ from testkit.cost.closed import (
 )
 from testkit.emit.triton_cases import paper as fused_example
 from testkit.schedules import fused
+from weft.block import lower
+from weft.block.copies import canonical
 from weft.block.walk import maps
 from weft.cascade import chains
 from weft.cost import ClosedForm, by_kernel, closed_form, traffic
@@ -146,6 +148,33 @@ def test_a_list_between_loops_is_held_for_a_block_of_rows() -> None:
     )
     (kept,) = (h for h in found.held if h.what == "a list between loops")
     assert kept.values == sp.Symbol("g_m", positive=True) * sp.Symbol("N", positive=True)
+
+
+def test_a_list_of_what_blocks_add_up_to_has_one_item_for_each_block() -> None:
+    """Attention before fusion, in blocks: matmuls and the sum of a row leave a block's result in a list, which a loop then adds up.
+
+    By `weft.cost.traffic`, and so by the interpreter, which count what is stored there each time that the list is made.
+    """
+    program = canonical(lower(paper.attention()))
+    blocks = {m.name: (GRID, 16) if m.name[0] == "m" else (LOOP, 8) for m in maps(program.graph)}
+    applied = placed(program, **blocks)
+    sizes = {"M": 32, "N": 64, "D": 16, "L": 24}
+    numbers = {sp.Symbol(name, positive=True): n for name, n in sizes.items()}
+    numbers |= {sp.Symbol(f"{'g' if p is GRID else 's'}_{m}", positive=True): n for m, (p, n) in blocks.items()}
+    held = [h for part in kernels(applied) for h in closed_form(part).held if h.what == "a list between loops"]
+    values = [h.values.subs(numbers) for h in held]
+    assert values == [16 * 8 * (16 // 8), 16 * (64 // 8), 16 * 8 * (64 // 8)]  # over d, over n, over n
+    stored, made = traffic(applied, sizes).stored, (2 * 8, 2, 2 * 3)  # by block of m and n, of m, of m and l
+    assert [stored[h.name] for h in held] == [v * n * 4 for v, n in zip(values, made, strict=True)]
+    assert all(h.lasting for h in held)
+
+
+def test_a_list_of_one_block_lasts_for_nothing() -> None:
+    """Each loop covers its space at once: there are no blocks to last for."""
+    applied = placed(canonical(lower(paper.attention())), m=(GRID, 16))
+    forms = [closed_form(part) for part in kernels(applied)]
+    assert [form.memory() for form in forms] == [0] * len(forms)
+    assert any(h.what == "a list between loops" for form in forms for h in form.held)
 
 
 def test_levels_add_up() -> None:

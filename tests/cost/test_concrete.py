@@ -191,9 +191,17 @@ def test_a_matmul_keeps_its_result_in_the_unit() -> None:
 
 
 def test_what_a_chip_cannot_multiply_is_said() -> None:
-    """The Xeon multiplies no blocks of half precision."""
-    with pytest.raises(UnsupportedError, match=r"Xeon.*no unit that multiplies blocks of float16"):
+    """An A100 without its units, and a CPU, whose threads form no blocks."""
+    with pytest.raises(UnsupportedError, match=r"A100.*no unit that multiplies blocks of float16"):
+        concrete_schedule(attention(torch.float16), replace(chip("A100 SXM"), matrix={}), SIZES, computed=F16)
+    with pytest.raises(UnsupportedError, match=r"Xeon.*has no thread blocks"):
         concrete_schedule(attention(torch.float16), chip("Xeon Platinum 8480+"), SIZES, computed=F16)
+
+
+def test_a_chip_without_units_for_8_bits_multiplies_them_as_half_precision() -> None:
+    part, known = attention(torch.float8_e4m3fn), chip("A100 SXM")
+    narrow, wide = (concrete_schedule(p, known, SIZES, computed=F16) for p in (part, attention(torch.float16)))
+    assert narrow.cycles("n")[Engine.matrix] / narrow.groups == wide.cycles("n")[Engine.matrix] / wide.groups
 
 
 def test_a_unit_with_larger_blocks_needs_more_registers(on_ampere: ConcreteSchedule) -> None:

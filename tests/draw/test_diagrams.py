@@ -12,8 +12,10 @@ import torch
 import weft
 from testkit.block import paper
 from testkit.schedules import fused
+from weft.block import lower
+from weft.block.copies import canonical
 from weft.block.program import BlockProgram, Graph
-from weft.block.walk import maps, operands, stored
+from weft.block.walk import maps
 from weft.cost import closed_form
 from weft.cost.closed import size_of
 from weft.cost.optimum import Expr, sp
@@ -24,7 +26,7 @@ from weft.errors import UnsupportedError
 from weft.lab.examples import ExampleFunction
 from weft.lab.workloads.cpu import SUITE
 from weft.pipeline import replayed
-from weft.schedule import KernelNodes, Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apart, apply, kernels
 from weft.tensor.program import TensorProgram
 
 BY_TITLE = {example.title: example for example in SUITE}
@@ -73,15 +75,43 @@ def test_columns_add_up_to_the_closed_form(title: str, target: str) -> None:
             assert sp.simplify(found.memory - form.memory()) == 0
 
 
+@pytest.mark.parametrize("title", list(BY_TITLE))
+@pytest.mark.one_in(4)
+def test_columns_before_fusion_add_up_to_the_closed_forms_of_operations(title: str) -> None:
+    """And those are what the report says."""
+    program = optimized(BY_TITLE[title], "cpu")
+    said = [text for name, text in program.explain().sections if name.startswith("block program before fusion")]
+    for region, text in zip([r for plan in program.plans for r in plan.regions], said, strict=True):
+        found = diagram(unfused(region))
+        if not region.kernels:
+            assert text.endswith("\ntransfers: none: it computes nothing")
+            continue
+        forms = [closed_form(part) for part in apart(at_whole(unfused(region)))]
+        assert sp.simplify(found.transfers - sp.Add(*(form.transfers for form in forms))) == 0
+        assert sp.simplify(found.memory - sp.Max(0, *(form.memory() for form in forms))) == 0
+        assert f"\ntransfers: {found.transfers} values" in text
+        assert text.endswith("held from block to block: nothing") == (found.memory == 0)
+
+
+def test_of_several_launches_in_blocks_the_most_is_held() -> None:
+    program = canonical(lower(paper.attention()))
+    levels = [
+        (m.name, Level(*((LevelPlace.grid, 16) if m.name[0] == "m" else (LevelPlace.loop, 8))))
+        for m in maps(program.graph)
+    ]
+    placed = apply(program, Schedule(tuple((name, LoopSchedule((level,))) for name, level in levels)))
+    found, forms = diagram(placed), [closed_form(part) for part in apart(placed)]
+    assert sp.simplify(found.transfers - sp.Add(*(form.transfers for form in forms))) == 0
+    assert found.memory == sp.Max(*(form.memory() for form in forms))
+    assert len({form.memory() for form in forms}) > 2
+
+
 @pytest.mark.parametrize("title", ["attention", "LayerNorm + matmul", "RMSNorm + SwiGLU", "top-k"])
 def test_before_fusion_each_operation_moves_what_it_reads_and_makes(title: str) -> None:
-    """By the labels of the wires alone, and by the closed form of each outermost loop."""
+    """By the labels of the wires alone."""
     (region, *_) = regions(optimized(BY_TITLE[title], "cpu"))
     found = diagram(unfused(region))
     placed = at_whole(unfused(region))
-    nodes = [node for part in kernels(placed) for node in part.nodes]
-    forms = [closed_form(KernelNodes((node,), operands(node), stored(node))).transfers for node in nodes]
-    assert sp.simplify(found.transfers - sp.Add(*forms)) == 0
     groups = [size_of(m.axis.space) for m in maps(Graph((), kernels(placed)[0].nodes, ())) if m.unit]
     assert sp.simplify(found.transfers - sp.Mul(labelled(found), *groups)) == 0
 

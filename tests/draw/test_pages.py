@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +15,7 @@ import weft
 from weft.draw import Picture, Prose, Section, ShownRewrite, SourceCode, plain
 from weft.draw.page import compared, page
 from weft.draw.roofline import RooflinePoint, roofline
+from weft.lab.screenshots import chromium
 
 
 class Reader(HTMLParser):
@@ -142,7 +142,7 @@ def test_points_of_a_roofline_lie_below_the_roof() -> None:
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_shows_the_page_without_complaint(report: weft.Report, tmp_path: Path, width: int) -> None:
     """No message on its console, with all unfolded; and only boxes scroll sideways, on a phone too."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = chromium()
     if browser is None:
         pytest.skip("there is no Chromium here: make browser installs one (Debian, Ubuntu)")
     path = report.save(tmp_path / "report.html")

@@ -225,7 +225,7 @@ def test_warps_and_stages_of_a_wrong_program_are_passed_over_but_not_its_plain_l
     deeper, plain = (replace(a, schedule=replace(a.schedule, stages=n)) for n in (4, 1))
     chosen, said = tune._first_right((a, deeper, plain, b), [], lambda each: "wrong" if each is a else None)
     assert chosen is plain
-    said = [Considered(tune._name(each), 1.0, "") for each in (a, deeper, plain, b)]
+    said = [Considered(each.name, 1.0, "") for each in (a, deeper, plain, b)]
     chosen, said = tune._first_right((a, deeper, b), said, lambda each: "wrong" if each is a else None)
     assert chosen is b
     assert [each.reason.partition(":")[0] for each in said] == ["wrong", "not judged", "", ""]

@@ -13,7 +13,9 @@ from weft.api.calling import Calling
 from weft.api.files import path_of
 from weft.api.report import Report, report
 from weft.api.save import read, save
+from weft.api.targets import chip_for
 from weft.capture import Fallback
+from weft.cost.chip import Chip
 from weft.errors import ProgramFileError, named
 from weft.pipeline import replayed
 from weft.plan import Kernel, Plan
@@ -121,9 +123,18 @@ class Program:
         """Every rewrite: rule, place, program before and after."""
         return Trace(c for p in self.plans if p.trace for c in replayed(p.captured.program, p.trace))
 
-    def explain(self) -> Report:
-        """Tell the whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks."""
-        return report(self.plans)
+    def explain(self, chip: str | Chip | None = None) -> Report:
+        """Tell the whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks.
+
+        Args:
+            chip: on which kernels are laid out as concrete schedules: the name of a published one (`weft.cost.CHIPS`), or one that
+                `weft.cost.read_chip` read. None: that of the target, if it is a GPU.
+
+        Raises:
+            TargetError: weft knows no chip of that name.
+            ArgumentError: `chip` is neither a name nor a chip.
+        """
+        return report(self.plans, chip_for(chip))
 
 
 @named("weft.load")

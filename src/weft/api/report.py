@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weft.api.files import path_of, replacing
 from weft.api.sections import sections
+from weft.cost.chip import Chip
 from weft.draw import Prose, Section, plain
 from weft.plan import Plan
 
@@ -47,12 +48,12 @@ class Report:
         return path
 
 
-def report(plans: Sequence[Plan]) -> Report:
-    """Write the report of the plans of one function."""
+def report(plans: Sequence[Plan], chip: Chip | None = None) -> Report:
+    """Write the report of the plans of one function; kernels are laid out on `chip`, by default on the target's own."""
     found: list[Section] = []
     for number, plan in enumerate(plans, 1):
         of = f" (graph {number} of {len(plans)})" if len(plans) > 1 else ""
-        found += [replace(each, title=each.title + of) for each in sections(plan)]
+        found += [replace(each, title=each.title + of) for each in sections(plan, chip)]
     if not plans:
         nothing = "no graph was captured: the function does nothing that weft could compile"
         found.append(Section("captured program", (Prose(nothing),), level=1))

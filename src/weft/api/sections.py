@@ -13,23 +13,25 @@ from weft.api.summary import summary, written_lines
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
-from weft.cost import closed_form
-from weft.draw import Picture, Prose, Section, ShownRewrite, SourceCode
-from weft.draw.diagram import diagram
+from weft.cost import closed_form, concrete_schedule
+from weft.cost.chip import Chip
+from weft.cost.optimum import sp
+from weft.draw import Picture, Prose, Section, ShownRewrite, SourceCode, configuration
+from weft.draw.diagram import at_whole, diagram
 from weft.draw.roofline import RooflinePoint, roofline
 from weft.draw.svg import message, svg
-from weft.errors import ScheduleError, UnsupportedError
+from weft.errors import ScheduleError, TargetError, UnsupportedError
 from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Kernel, Plan, described, measured_before
 from weft.plan.targets import toolchain
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, apart, kernels
 from weft.tensor.passes import Change
 from weft.tensor.program import Derived, Input, TensorProgram
 from weft.verify import Ranges
 
 
-def sections(plan: Plan) -> Iterator[Section]:
-    """Yield the sections of the report on `plan`."""
+def sections(plan: Plan, chip: Chip | None = None) -> Iterator[Section]:
+    """Yield the sections of the report on `plan`; kernels are laid out on `chip`, by default on the target's own."""
     yield Section("summary", (Prose("\n".join(summary(plan))),), level=1)
     fallbacks = "\n".join(map(str, plan.fallbacks)) or "none: everything runs in weft's kernels"
     yield Section("fallbacks to PyTorch", (Prose(fallbacks),), level=1)
@@ -45,7 +47,7 @@ def sections(plan: Plan) -> Iterator[Section]:
         yield _listed("sizes", _sizes(plan.program))
     for number, region in enumerate(plan.regions, 1):
         of = f" of region {number}" if len(plan.regions) > 1 else ""
-        yield from (replace(each, title=each.title + of) for each in _region(region, of))
+        yield from (replace(each, title=each.title + of) for each in _region(region, of, chip))
     if plan.program is not None and plan.captured.writes:
         text = "\n".join(described(plan.captured, plan.program, plan.in_place))
         yield Section("writes into arguments", (Prose(text),))
@@ -105,7 +107,7 @@ def _rule(rule: Derived) -> str:
     return f"{times}[{rule.start or ''}:{'' if rule.stop is None else rule.stop}:{rule.step}] of {rule.source.name}"
 
 
-def _region(region: CompiledRegion, of: str) -> Iterator[Section]:
+def _region(region: CompiledRegion, of: str, chip: Chip | None) -> Iterator[Section]:
     """Yield the sections on one region; `of` tells its pictures from those of others."""
     changes = list(replayed(region.program, region.trace))
     yield _listed("candidates", _candidates(region))
@@ -114,7 +116,10 @@ def _region(region: CompiledRegion, of: str) -> Iterator[Section]:
             yield _listed("tensor program after the law of shifts", str(change.after))
         if isinstance(change.before, TensorProgram) and isinstance(change.after, BlockProgram):
             picture = Picture("before fusion", partial(_drawn, change.after, None, f"before fusion{of}"))
-            yield Section("block program before fusion", (Prose(listing(change.after), listing=True), picture))
+            yield Section(
+                "block program before fusion",
+                (Prose(listing(change.after), listing=True), Prose(_before(change.after)), picture),
+            )
     yield Section("rewrites", _rewrites(changes))
     derived = _chains(region)
     if derived:
@@ -130,6 +135,7 @@ def _region(region: CompiledRegion, of: str) -> Iterator[Section]:
             picture = Picture(made.name, partial(_drawn, kernel.block_program, part, f"{made.name}{of}"))
             text = Prose(_closed(part), listing=True)
             yield Section(f"transfers of {made.name} in closed form", (text, picture))
+            yield from _on_chip(region, made, part, chip)
     for kernel in region.kernels:
         title, _, text = str(kernel).partition("\n")
         yield Section(title, (Prose(text), SourceCode(kernel.source, _language(kernel))))
@@ -153,12 +159,41 @@ def _drawn(program: BlockProgram, part: KernelNodes | None, title: str) -> str:
         return message(f"{title}: not drawn: {error.what}")
 
 
+def _before(program: BlockProgram) -> str:
+    """Say what the operations of a program without places move and hold, each for itself; or why that is not known."""
+    try:
+        forms = [closed_form(part) for part in apart(at_whole(program))]
+    except (ScheduleError, UnsupportedError) as error:
+        return f"transfers: no closed form is known: {error.what}"
+    if not forms:
+        return "transfers: none: it computes nothing"
+    moved, held = sp.expand(sp.Add(*(f.transfers for f in forms))), sp.Max(0, *(f.memory() for f in forms))
+    return (
+        f"transfers: {moved} values, where each operation takes its data whole from device memory, and puts its result there; "
+        f"held from block to block: {held or 'nothing'}"
+    )
+
+
 def _closed(part: KernelNodes) -> str:
     """Say which values a kernel moves and holds: sizes and blocks are symbols."""
     try:
         return f"in values; g_x: a block of loop x on the grid, s_x: a block of a loop inside\n{closed_form(part)}"
     except UnsupportedError as error:
         return f"none: {error.what}"
+
+
+def _on_chip(region: CompiledRegion, made: Kernel, part: KernelNodes, chip: Chip | None) -> Iterator[Section]:
+    """Lay a kernel out on `chip`, or on that of its target, as a concrete schedule; a target that has none has no such section."""
+    title = f"concrete schedule of {made.name}"
+    try:
+        chip = toolchain(made.target).chip() if chip is None else chip
+        if chip is None:
+            return
+        title = f"{title} on {chip.name}"
+        found = configuration(concrete_schedule(part, chip, region.sizes))
+    except (TargetError, UnsupportedError) as error:
+        found = (Prose(f"none: {error.what}"),)
+    yield Section(title, found)
 
 
 def _chains(region: CompiledRegion) -> str:

@@ -1,4 +1,4 @@
-"""Finding the target that a user names, and whether this machine has it."""
+"""Finding the target or the chip that a user names, and whether this machine has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any, Never
 
 import torch
 
-from weft.errors import TargetError
+from weft.api.given import kind_of
+from weft.cost import CHIPS
+from weft.cost import chip as named_chip
+from weft.cost.chip import Chip
+from weft.errors import ArgumentError, TargetError
 from weft.plan import home, of_device
 from weft.plan.targets import TOOLCHAINS, toolchain
 from weft.target import Target
@@ -41,6 +45,21 @@ def target_for(target: str | torch.device | None, inputs: Sequence[Any]) -> Targ
         known = ", ".join(f'"{name}"' for each in TOOLCHAINS if "cuda" in each.kinds for name in each.architectures)
         raise TargetError(f"this machine has no GPU for {name!r}", todo=f"name an architecture: {known}")
     return of_device(torch.device(name))
+
+
+def chip_for(chip: Any) -> Chip | None:
+    """Find the chip that a user means by the name of a published one, or by a `Chip`; None for none.
+
+    Raises:
+        TargetError: weft knows no chip of that name.
+        ArgumentError: it is neither.
+    """
+    if isinstance(chip, str):
+        return named_chip(chip)
+    if not isinstance(chip, Chip | None):
+        known = ", ".join(sorted(CHIPS))
+        raise ArgumentError(f"the chip is {kind_of(chip)}", todo=f"name one ({known}), or give what read_chip returns")
+    return chip
 
 
 def elsewhere(target: Target) -> Callable[..., Never]:

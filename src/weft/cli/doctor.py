@@ -356,7 +356,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option(
     "--measure", type=NewFile(), metavar="FILE.json", help="Measure this machine instead, and write it as a chip."
 )
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=20, show_default=True, help="How long to measure.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=15, show_default=True, help="How long to measure.")
 @reporting
 def doctor(as_json: bool, measure: Path | None, seconds: float) -> None:
     """Check everything that weft needs or uses on this machine, compile, verify and run a small kernel, and say what to do.

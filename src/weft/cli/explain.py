@@ -19,8 +19,9 @@ import torch
 
 from weft.api.optimize import optimize
 from weft.api.program import Program
-from weft.api.targets import target_for
+from weft.api.targets import chip_for, target_for
 from weft.cli.command import NewFile, reporting
+from weft.cost import read_chip
 from weft.errors import CommandError, Location, UnknownOptionError, WeftError
 from weft.tensor.dtypes import DType
 
@@ -39,9 +40,16 @@ _DTYPES: dict[str, torch.dtype] = {kind.name: getattr(torch, kind.name) for kind
     "--target",
     help='"cpu", "cuda", or a GPU that need not be here: "cuda:90", "hip:gfx942"  [default: where the arguments are]',
 )
+@click.option(
+    "--chip",
+    metavar="NAME|FILE.json",
+    help='Lay kernels out on this chip: "H100 SXM", or what `weft doctor --measure` wrote  [default: the target\'s GPU]',
+)
 @click.option("--save", type=NewFile(), help="Write the report here (.html: a page).")
 @reporting
-def explain(what: str, shapes: str | None, dtype: str | None, target: str | None, save: Path | None) -> None:
+def explain(
+    what: str, shapes: str | None, dtype: str | None, target: str | None, chip: str | None, save: Path | None
+) -> None:
     """Compile one function or module of a file, and print every decision: rewrites, programs, verdicts, costs.
 
     NAME is a function, a module, a module's class that needs no arguments, or a function without parameters that makes a
@@ -50,6 +58,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
     """
     if target is not None:
         target_for(target, ())  # before anything is run
+    on = None if chip is None else read_chip(chip) if chip.endswith(".json") else chip_for(chip)
     file, name = _split(what)
     module = _load(file)
     fn = _function(module, file, name)
@@ -57,7 +66,7 @@ def explain(what: str, shapes: str | None, dtype: str | None, target: str | None
     if dtype is not None:
         inputs = tuple(_cast(value, _DTYPES[dtype]) for value in inputs)
         fn = fn.to(_DTYPES[dtype]) if isinstance(fn, torch.nn.Module) and _DTYPES[dtype].is_floating_point else fn
-    report = _compiled(fn, file, name, inputs, target).explain()
+    report = _compiled(fn, file, name, inputs, target).explain(on)
     click.echo(str(report))
     if save is not None:
         click.echo(f"\nwritten to {report.save(save)}")

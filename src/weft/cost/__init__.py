@@ -18,7 +18,7 @@ from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_bytes import DeviceBytes, device_bytes
 from weft.cost.gpu_limits import Resources, resources, unfit
 from weft.cost.gpu_model import Bounds, Breakdown, Cycles, Launch, estimate_gpu, launches_of
-from weft.cost.gpus import Gpu, gpu
+from weft.cost.gpus import Gpu, gpu, published_chip
 from weft.cost.least import least_seconds
 from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.ranking import ChipTime, ranked
@@ -63,6 +63,7 @@ __all__ = [
     "launches_of",
     "least_seconds",
     "on_chip_bytes",
+    "published_chip",
     "ranked",
     "read_chip",
     "resources",

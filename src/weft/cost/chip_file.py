@@ -14,12 +14,24 @@ from weft.cost.chip import Chip, ChipLevel, MatrixUnit, OnChip
 from weft.errors import FileError, MissingFileError
 from weft.tensor.dtypes import DType
 
-FORMAT, VERSION = "weft chip", 1
+FORMAT, VERSION = "weft chip", 2
 _MOST = 1e300  # beyond it, an int may have no float
 _ENDLESS = "infinite"  # JSON has no infinity
-_TODO = "measure the machine again: weft doctor --measure FILE.json"
+_TODO = "measure again with weft doctor --measure FILE.json"
 _MAY_BE_0 = {"bytes_per_second", "special", "threads", "thread_block", "thread_block_bytes", "thread_registers"}
 _MAY_BE_BROKEN = {"bytes", "bytes_per_second", "hertz", "flops"} | DType.__members__.keys()
+
+_UNITS = {
+    "hertz": "Hz",
+    "bytes": "bytes",
+    "bytes_per_second": "bytes/s",
+    "thread_block_bytes": "bytes",
+    "transfer_bytes": "bytes",
+    "special": "results/cycle",
+    "flops": "operations/cycle",
+    **dict.fromkeys(DType.__members__, "operations/cycle"),
+}
+"""Of figures, by the last part of their path; all others are counts, places, or yes and no."""
 
 T = TypeVar("T")
 
@@ -70,8 +82,13 @@ def _written(value: Any, path: str, origins: Mapping[str, Origin], others: Origi
         ]
     origin = origins.get(path, others)
     said = value.name if isinstance(value, Enum) else _ENDLESS if value == math.inf else value
-    figure: dict[str, object] = {"how": origin.how, **({"by": origin.by} if origin.by else {})}
+    figure: dict[str, object] = {"how": origin.how, **({"by": origin.by} if origin.by else {}), **_unit(path)}
     return figure | ({"median": said, "spread": origin.spread} if origin.how == "measured" else {"value": said})
+
+
+def _unit(path: str) -> dict[str, str]:
+    name = path.rpartition(".")[2]
+    return {"unit": _UNITS[name]} if name in _UNITS else {}
 
 
 def read_chip(path: str | Path) -> Chip:
@@ -181,8 +198,11 @@ class _Reader:
         how = self.object(found, place).get("how")
         if how not in ("measured", "system", "published"):
             self.refuse(f'{place} does not say whether it is "measured", "system" or "published"')
-        names = {"how", "median", "spread"} if how == "measured" else {"how", "value"}
+        unit = _unit(place)
+        names = {"how", *unit, *(("median", "spread") if how == "measured" else ("value",))}
         held = self.object(found, place, names | ({"by"} & self.object(found, place).keys()))
+        if unit and held["unit"] != unit["unit"]:
+            self.refuse(f"{place} is in {held['unit']!r}; this weft reads it in {unit['unit']!r}")
         if how == "measured":
             self.number(held["spread"], f"{place}.spread", may_be_0=True)
         return self.value(held["median" if how == "measured" else "value"], place)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from weft.block.places import Place
 from weft.block.program import Buffer, Graph, Load, Map, Store
 from weft.block.ranges import All, Band, Diagonal, Part, Within
+from weft.block.subscripts import Subscript
 from weft.block.walk import graphs, maps
 from weft.cost.optimum import Expr, Optimum, optimum, sp
 from weft.errors import UnsupportedError
@@ -190,9 +191,29 @@ def standing(node: Load, around: Sequence[LoopAround]) -> int:
     return max((i + 1 for i, loop in enumerate(around) if _moves(loop, along)), default=0)
 
 
+def list_sizes(node: Buffer, store: Store, around: Sequence[LoopAround], depth: int) -> tuple[Expr, ...]:
+    """Return how many elements a list of the kernel's own has along each of its axes, by what `store` puts there.
+
+    Along an axis that its items lack it has one for each block. `depth`: how many of the loops `around` the list is made in; along
+    the axes of these it has a single block.
+    """
+    loops = {loop.node.axis: (loop, i >= depth) for i, loop in enumerate(around)}
+
+    def size(axis: Axis, subscript: Subscript) -> Expr:
+        own = [loops[a] for a in subscript.axes]
+        return sp.Mul(
+            *(loop.block for loop, _ in own if axis in node.dims), *(loop.runs for loop, inside in own if inside)
+        )
+
+    return tuple(size(axis, subscript) for axis, subscript in zip(node.axes, store.at, strict=True))
+
+
 def _moves(loop: LoopAround, along: set[Axis]) -> bool:
     """Tell whether what is loaded along these axes is another in each iteration, or in each thread block."""
     return loop.node.place is Place.grid or (loop.runs != 1 and loop.node.axis in along)
+
+
+_LIST = "a list between loops"
 
 
 @dataclass(slots=True)
@@ -201,6 +222,7 @@ class _Walk:
     loaded: dict[str, Expr] = field(default_factory=dict[str, Expr])
     stored: dict[str, Expr] = field(default_factory=dict[str, Expr])
     held: dict[str, HeldValues] = field(default_factory=dict[str, HeldValues])
+    lists: dict[str, tuple[Buffer, int]] = field(default_factory=dict[str, tuple[Buffer, int]])
     passes: dict[tuple[str, Space], set[str]] = field(default_factory=dict[tuple[str, Space], set[str]])
 
     def graph(self, graph: Graph, around: Sequence[LoopAround]) -> None:
@@ -209,11 +231,11 @@ class _Walk:
             match node:
                 case Map():
                     self.loop(node, around)
-                case Buffer() if around:
-                    rows = [loop.node.axis for loop in around if loop.node.axis in node.dims]
-                    whole = (size_of(a.space) for a in node.axes if a not in rows)
-                    values = sp.Mul(self.elements(rows, around), *whole)
-                    self.hold(node.name, values, "a list between loops", lasting=True)
+                case Buffer():
+                    self.lists[node.name] = node, len(around)
+                    self.hold(node.name, sp.Integer(0), _LIST, lasting=False)
+                case Load() | Store() if node.memory in self.lists:
+                    self.listed(node, around)
                 case Load() if node.memory in self.shared:
                     self.load(node, around)
                 case Store() if node.memory in self.shared:
@@ -245,6 +267,14 @@ class _Walk:
                 self.passes.setdefault((node.memory, loop.node.axis.space), set()).add(loop.node.name)
         lasting = any(loop.runs != 1 for loop in around[depth:])
         self.hold(node.memory, self.elements(node.dims, around), f"a block of {node.memory}", lasting=lasting)
+
+    def listed(self, node: Load | Store, around: Sequence[LoopAround]) -> None:
+        """Add what is stored in a list of the kernel's own; it lasts where a loop that stores or loads it has several blocks."""
+        buffer, depth = self.lists[node.memory]
+        known = self.held[node.memory]
+        new = sp.Mul(*list_sizes(buffer, node, around, depth)) if isinstance(node, Store) else sp.Integer(0)
+        lasting = known.lasting or any(loop.runs != 1 for loop in around[depth:])
+        self.held[node.memory] = HeldValues(node.memory, known.values + new, lasting, _LIST)
 
     def why_not(self, space: Space) -> str:
         """Say why `space` is not streamed: "" where it is."""

@@ -161,15 +161,26 @@ def _gpu(known: Chip, attained: _Attained, boost: float, l1: int, **own: Any) ->
 # taken to reach the same shares.
 _H200 = _Attained(672 / 989, 1240 / 1979, 0.897, 4.27 / 4.8, cache=10e12, shared=33e12)
 
+_AMPERE, _ADA, _HOPPER, _BLACKWELL = (Target("cuda", arch) for arch in ("80", "89", "90", "100"))
+_CDNA = Target("hip", "gfx942")
+
+_CHIPS = {
+    _AMPERE: chip("A100 SXM"),
+    _ADA: chip("RTX 4090"),
+    _HOPPER: chip("H200 SXM"),
+    _BLACKWELL: chip("B200"),
+    _CDNA: chip("MI300X"),
+}
+
 _GPUS = {
-    Target("cuda", "80"): _gpu(chip("A100 SXM"), replace(_H200, cache=4e12, shared=17e12), 1.41e9, 192),
-    Target("cuda", "90"): _gpu(chip("H200 SXM"), _H200, 1.98e9, 256, warpgroups=True, warp_share=0.5),
-    Target("cuda", "100"): _gpu(
-        chip("B200"), replace(_H200, cache=15e12, shared=37e12), 1.92e9, 256,
+    _AMPERE: _gpu(_CHIPS[_AMPERE], replace(_H200, cache=4e12, shared=17e12), 1.41e9, 192),
+    _HOPPER: _gpu(_CHIPS[_HOPPER], _H200, 1.98e9, 256, warpgroups=True, warp_share=0.5),
+    _BLACKWELL: _gpu(
+        _CHIPS[_BLACKWELL], replace(_H200, cache=15e12, shared=37e12), 1.92e9, 256,
         warpgroups=True, warp_share=0.25, tensor_memory=True,
     ),
-    Target("hip", "gfx942"): _gpu(
-        chip("MI300X"), replace(_H200, cache=12e12, shared=60e12), 2.1e9, 96, copies_ahead=False, operands_in_registers=True,
+    _CDNA: _gpu(
+        _CHIPS[_CDNA], replace(_H200, cache=12e12, shared=60e12), 2.1e9, 96, copies_ahead=False, operands_in_registers=True,
     ),
 }  # fmt: skip
 
@@ -182,6 +193,17 @@ _LIKE = {
     "87": ("80", 163, 164, 192),
     "103": ("100", 227, 228, 256),
 }
+
+
+def published_chip(target: Target) -> Chip:
+    """Return the chip whose published figures stand for `target`: one of those that have its architecture.
+
+    Raises:
+        TargetError: weft has figures of none.
+    """
+    if target not in _CHIPS:
+        raise TargetError(f"weft has no published figures of a chip for {target}", todo="name a chip")
+    return _CHIPS[target]
 
 
 def gpu(target: Target) -> Gpu:

@@ -1,11 +1,13 @@
 """draw: programs as pictures, and what is said of them as pages.
 
 In: a block program, with places or without; sections of a report. Out: `diagram`, its neural circuit diagram (FlashAttention on a
-Napkin, section 2), a form with positions, which `svg` prints; `plain` and `page.page`, which print sections as text or HTML.
+Napkin, section 2), a form with positions, which `svg` prints; `configuration`, the tables of a concrete schedule (section A.5);
+`plain` and `page.page`, which print sections as text or HTML.
 """
 
+from weft.draw.configuration import configuration
 from weft.draw.diagram import at_whole, diagram, diagrams
-from weft.draw.document import Picture, Prose, Section, ShownRewrite, SourceCode, plain
+from weft.draw.document import Picture, Prose, Section, ShownRewrite, SourceCode, Table, plain
 from weft.draw.picture import Diagram
 from weft.draw.svg import svg
 
@@ -16,7 +18,9 @@ __all__ = [
     "Section",
     "ShownRewrite",
     "SourceCode",
+    "Table",
     "at_whole",
+    "configuration",
     "diagram",
     "diagrams",
     "plain",

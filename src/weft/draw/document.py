@@ -1,4 +1,4 @@
-"""The form of a report: titled sections of prose, code, rewrites and pictures. Text is one fold over it, a page another."""
+"""The form of a report: titled sections of prose, tables, code, rewrites and pictures. Text is one fold over it, a page another."""
 
 from __future__ import annotations
 
@@ -13,6 +13,28 @@ class Prose:
 
     text: str
     listing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with as many cells as `head`; the last `numbers` columns are numbers, set to the right."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: int = 0
+
+    def __str__(self) -> str:
+        """Print it as plain text, in columns."""
+        lines = (self.head, *self.rows)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        left = len(widths) - self.numbers
+
+        def line(cells: tuple[str, ...]) -> str:
+            set_ = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+            return "  ".join(set_).rstrip()
+
+        return "\n".join((f"{self.title}:", *(f"  {line(cells)}" for cells in lines)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +62,7 @@ class Picture:
     draw: Callable[[], str]
 
 
-Content: TypeAlias = Prose | SourceCode | ShownRewrite | Picture
+Content: TypeAlias = Prose | Table | SourceCode | ShownRewrite | Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,8 @@ def as_text(content: Content) -> str:
     match content:
         case Prose(text):
             return text
+        case Table():
+            return str(content)
         case ShownRewrite(title):
             return title
         case SourceCode() | Picture():

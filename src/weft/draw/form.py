@@ -98,8 +98,8 @@ class Flow:
         inputs: what is there at the beginning.
         outputs: what remains at the end.
         groups: how many thread blocks run it; 1 where nothing is on the grid.
-        memory: `M`, values that a thread block holds from block to block of a loop; None where no closed form is known, and
-            of several launches together.
+        memory: `M`, values that a thread block holds from block to block of a loop, of several launches the most that one holds;
+            None where no closed form is known.
         why_not: why none is known, or "".
     """
 

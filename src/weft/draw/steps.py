@@ -7,7 +7,7 @@ sizes of blocks there, so that what is written under the columns is what the clo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -32,7 +32,7 @@ from weft.block.program import (
 )
 from weft.block.text import expression
 from weft.block.walk import copied, maps, operands, results, stored
-from weft.cost.closed import LoopAround, block_of, empty, size_of, standing
+from weft.cost.closed import LoopAround, block_of, empty, list_sizes, size_of, standing
 from weft.cost.optimum import Expr, sp
 from weft.draw.form import Colour, DataItem, DrawnElement, DrawnStep, Flow, Loop, StepKind, Wire, spelled
 from weft.errors import UnsupportedError
@@ -46,12 +46,20 @@ _MONOIDS = {"add": "Σ", "mul": "Π", "maximum": "max", "minimum": "min"}
 
 @dataclass(slots=True)
 class _Memory:
-    """A list in memory: its wires, whole, and the item that stands for what it holds so far."""
+    """A list in memory: its wires, and the item that stands for what it holds so far.
+
+    Attributes:
+        places: of each wire, which of the list's axes it is.
+        buffer, depth: of a list on chip, and the number of loops that it is made in; its wires are known when it is stored.
+    """
 
     name: str
     wires: tuple[Wire, ...]
     level: Colour
     item: DataItem | None = None
+    places: Sequence[int] = ()
+    buffer: Buffer | None = None
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +103,16 @@ def flow(program: BlockProgram, part: KernelNodes | None = None) -> Flow:
             axes = types[name].lists if name in types else buffers[name].axes
             env[name] = walk.given(name, axes)
     for name in buffers.keys() & shared - env.keys():
-        env[name] = _Memory(name, _whole(buffers[name].axes), Colour.device)
+        axes = buffers[name].axes
+        env[name] = _Memory(name, _whole(axes), Colour.device, places=range(len(axes)))
     begun = [v.item if isinstance(v, _Memory) else v for v in env.values()]
     inputs = tuple(i for i in begun if isinstance(i, DataItem))
     top: list[DrawnElement] = []
-    walk.graph(Graph((), nodes, ()), env, _Scope((), (top,)))
+    memory = sp.Integer(0)
+    for launch in (nodes,) if part is not None else ((node,) for node in nodes):
+        walk.held, walk.lists = {}, {}
+        walk.graph(Graph((), tuple(launch), ()), env, _Scope((), (top,)))
+        memory = sp.Max(memory, walk.kept)
     left = program.graph.outputs if part is None else part.writes
     outputs = tuple(
         v.item for n, v in env.items() if n in written and isinstance(v, _Memory) and v.item is not None and n in left
@@ -107,10 +120,8 @@ def flow(program: BlockProgram, part: KernelNodes | None = None) -> Flow:
     # A value that leaves without having been in a list.
     single = [env.get(name) for name in program.graph.outputs] if part is None else []
     outputs += tuple(v for v in single if isinstance(v, DataItem) and v not in inputs)
-    several = part is None and len(kernels(program)) > 1
-    memory = None if walk.why_not or several else sp.Add(*walk.held.values())
-    groups = sp.Integer(1) if several else walk.groups(nodes)
-    return Flow(inputs, tuple(top), outputs, groups, memory, walk.why_not)
+    groups = sp.Integer(1) if part is None and len(kernels(program)) > 1 else walk.groups(nodes)
+    return Flow(inputs, tuple(top), outputs, groups, None if walk.why_not else memory, walk.why_not)
 
 
 def _whole(axes: Iterable[Axis]) -> tuple[Wire, ...]:
@@ -120,8 +131,15 @@ def _whole(axes: Iterable[Axis]) -> tuple[Wire, ...]:
 @dataclass(slots=True)
 class _Walk:
     held: dict[str, Expr] = field(default_factory=dict[str, Expr])
+    lists: dict[str, Expr] = field(default_factory=dict[str, Expr])
+    lasting: set[str] = field(default_factory=set[str])
     why_not: str = ""
     keys: count[int] = field(default_factory=count)
+
+    @property
+    def kept(self) -> Expr:
+        """What lasts from block to block, states and loads, and lists on chip."""
+        return sp.Add(*self.held.values(), *(values for name, values in self.lists.items() if name in self.lasting))
 
     def item(self, wires: tuple[Wire, ...], level: Colour = Colour.chip, name: str = "") -> DataItem:
         """Make an item."""
@@ -130,7 +148,7 @@ class _Walk:
     def given(self, name: str, axes: tuple[Axis, ...]) -> _Value:
         """Make an input: memory, or a number that needs no load."""
         item = self.item(_whole(axes), Colour.device, name)
-        return _Memory(name, item.wires, Colour.device, item) if axes else item
+        return _Memory(name, item.wires, Colour.device, item, range(len(axes))) if axes else item
 
     def groups(self, nodes: Iterable[BlockNode]) -> Expr:
         """Count the thread blocks."""
@@ -253,18 +271,31 @@ class _Walk:
 
     def memory(self, node: Buffer, scope: _Scope) -> _Memory:
         """Make memory of the kernel's own: a list between loops."""
-        rows = {loop.node.axis for loop in scope.around if loop.node.axis in node.dims}
-        wires = tuple(Wire(a, scope.size(a) if a in rows else size_of(a.space)) for a in node.axes)
-        own = {loop.node.axis for loop in scope.around} - rows
-        wires = tuple(w for w in wires if w.axis not in own)
-        if scope.around:
-            self.held[node.name] = sp.Mul(*(w.size for w in wires), *(size_of(a.space) for a in node.axes if a in own))
-        return _Memory("", wires, Colour.chip)
+        return _Memory("", (), Colour.chip, buffer=node, depth=len(scope.around))
+
+    def listed(self, memory: _Memory, node: Load | Store, scope: _Scope) -> None:
+        """Count what is stored in a list on chip, which lasts where a loop that stores or loads it has several blocks.
+
+        Its wires are those of what is stored first: an axis that its items lack has one element for each block.
+        """
+        if memory.buffer is None:
+            return
+        if any(loop.runs != 1 for loop in scope.around[memory.depth :]):
+            self.lasting.add(memory.buffer.name)
+        if isinstance(node, Store):
+            sizes = list_sizes(memory.buffer, node, scope.around, memory.depth)
+            self.lists[memory.buffer.name] = self.lists.get(memory.buffer.name, 0) + sp.Mul(*sizes)
+            if memory.item is None:
+                memory.places = [
+                    i for i, size in enumerate(sizes) if size != 1 or memory.buffer.axes[i] in memory.buffer.dims
+                ]
+                memory.wires = tuple(Wire(memory.buffer.axes[i], sizes[i]) for i in memory.places)
 
     def load(self, node: Load, env: _Env, scope: _Scope) -> _Value:
         """Take a load, which stands where the innermost loop that it moves with is."""
         memory = env[node.memory]
         assert isinstance(memory, _Memory)
+        self.listed(memory, node, scope)
         if memory.item is None:
             return _Number("0")  # of memory that nothing was put into: an edge that blocks leave
         wires = scope.wires(node.dims)
@@ -290,6 +321,7 @@ class _Walk:
         """Take a store: what was stored there before goes on in the same item."""
         memory, value = env[node.memory], env[node.value]
         assert isinstance(memory, _Memory)
+        self.listed(memory, node, scope)
         if not isinstance(value, DataItem):
             text = value.text if isinstance(value, _Number) else ""
             value = self.made(StepKind.start, text, f"{text} everywhere", (), scope.wires(_axes(node)), scope)
@@ -321,10 +353,8 @@ class _Walk:
         before: DataItem | None = None,
     ) -> None:
         """Add the step of a load or a store; what moves is counted over all runs of the loops that it stands in."""
-        slots = [set(subscript.axes) for subscript in node.at]
-        places = {w.axis: i for i, w in enumerate(memory.wires)}
         listed, other = (source, target) if isinstance(node, Load) else (target, source)
-        along = [slots[i] for i in range(len(slots))] if len(slots) == len(places) else []
+        along = [node.at[place].axes for place in memory.places]
         pairs = [(i, j) for i, axes in enumerate(along) for j, w in enumerate(other.wires) if w.axis in axes]
         links = tuple(pairs if listed is source else [(j, i) for i, j in pairs])
         if before is not None:

@@ -7,7 +7,7 @@ launches. Emitters, interpreter and cost read only that program.
 """
 
 from weft.schedule.apply import Placing, apply
-from weft.schedule.kernels import KernelNodes, kernels
+from weft.schedule.kernels import KernelNodes, apart, kernels
 from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -24,6 +24,7 @@ __all__ = [
     "Placing",
     "Schedule",
     "added_apart",
+    "apart",
     "apply",
     "begins_where",
     "grid_maps",

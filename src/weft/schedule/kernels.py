@@ -48,6 +48,12 @@ def kernels(program: BlockProgram) -> tuple[KernelNodes, ...]:
     return tuple(found)
 
 
+def apart(program: BlockProgram) -> tuple[KernelNodes, ...]:
+    """Return each top-level operator of an applied `program` as a launch: what it makes goes to global memory, as before fusion."""
+    nodes = (node for node in program.graph.nodes if not isinstance(node, Buffer))
+    return tuple(KernelNodes((node,), operands(node), stored(node)) for node in nodes)
+
+
 def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...], before: Container[str]) -> KernelNodes:
     left = {name for n in nodes for name in stored(n)}
     made = dict.fromkeys(

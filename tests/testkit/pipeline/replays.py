@@ -73,7 +73,8 @@ def _only_planned() -> Generator[list[Plan]]:
 
     def unbuilt(selection: Selection, *_: Any) -> CompiledRegion:
         one = selection.chosen
-        return CompiledRegion(selection.program, one.fused, one.trace, (), one.origin, selection.considered)
+        considered, sizes = selection.considered, selection.example.sizes
+        return CompiledRegion(selection.program, one.fused, one.trace, (), one.origin, considered, sizes)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(regions, "build_region", unbuilt))

@@ -3,7 +3,7 @@ and A.5).
 
 In: a launch of an applied program, the sizes of its spaces, and a `Chip`. Out: a `ConcreteSchedule`: the columns in order
 with what is alive in each, the variables with their bytes and where they lie, how many thread groups fit a thread block, and
-the cycles of each kind of unit. BlockSizes are the least that matrix units, threads and coalesced transfers allow, or what the
+the cycles of each kind of unit. Blocks are the least that matrix units, threads and coalesced transfers allow, or what the
 caller says.
 """
 

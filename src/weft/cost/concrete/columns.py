@@ -47,7 +47,7 @@ class Engine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnWork:
-    """ColumnWork of a column in one iteration of its loop.
+    """Work of a column in one iteration of its loop.
 
     Attributes:
         amount: FLOPs of matrix units, multiplications with additions of vectors, results of special functions, bytes.
@@ -161,15 +161,16 @@ class ColumnWriter:
         if product is None:
             return _Home(rows=self.row_variable(before, f"{before.name}, a state"))
         kind = VariableKind(product.unit.result, Arrangement.result, self.computed, shape=product.unit.shape)
-        return _Home(self.allocation.take(kind, self.elements(before.dims), f"{before.name}, a state"), whole=True)
+        sizes, what = self.elements(before.dims), f"{before.name}, a state"
+        return _Home(self.allocation.take(kind, sizes, what, _names(before.dims)), whole=True)
 
     def operation(self, op: Operation, ends: Set[int]) -> None:
         """Write down one operation, after which the values `ends` are not read again."""
         match op.node:
             case Buffer():
                 kind = VariableKind(OnChip.shared, Arrangement.memory, self.computed)
-                sizes = self.elements(op.makes[0].dims)
-                self.homes[id(op.makes[0])] = _Home(self.allocation.take(kind, sizes, op.makes[0].name))
+                memory, sizes = op.makes[0], self.elements(op.makes[0].dims)
+                self.homes[id(memory)] = _Home(self.allocation.take(kind, sizes, memory.name, _names(memory.dims)))
             case Load() if id(op.reads[0]) in self.homes:  # of memory between loops
                 self.homes[id(op.makes[0])] = _Home(self.homes[id(op.reads[0])].variable)
             case Load():
@@ -207,7 +208,8 @@ class ColumnWriter:
             node.dtype,
             not own,
         )
-        found = self.homes[id(value)] = _Home(self.allocation.take(kind, sizes, node.memory), whole=whole)
+        variable = self.allocation.take(kind, sizes, node.memory, _names(node.dims))
+        found = self.homes[id(value)] = _Home(variable, whole=whole)
         self.waiting.pop(id(value), None)
         amount = float(prod(self.elements(node.dims)) * node.dtype.bytes)
         self.column(f"load {node.memory}", (ColumnWork(Engine.device, amount, node.dtype, not own),))
@@ -245,7 +247,8 @@ class ColumnWriter:
         accumulator = self.allocation.take(kind, (unit.rows, unit.columns), result.name)
         self.column(label, (multiplied,), inside)
         self.give(*borrowed)
-        cache = self.allocation.take(self.rows_in_shared, (self.block(rows), part), result.name)
+        sizes, axes = (self.block(rows), part), _names((rows, columns))
+        cache = self.allocation.take(self.rows_in_shared, sizes, result.name, axes)
         self.column(f"{result.name} to rows", (self.copied(2 * self.count(result) * self.updates(result)),), inside)
         self.give(accumulator)
         if streamed and onto is None:
@@ -270,7 +273,9 @@ class ColumnWriter:
         if home.whole and side is Arrangement.left:
             return None
         if home.rows is not None:  # computed row by row: the unit reads it from shared memory
-            home.variable = home.variable or self.allocation.take(self.rows_in_shared, home.rows.sizes, value.name)
+            home.variable = home.variable or self.allocation.take(
+                self.rows_in_shared, home.rows.sizes, value.name, home.rows.axes
+            )
             self.column(f"{value.name} to shared memory", (self.copied(self.count(value)),), self.pieces(value))
         place = unit.left if side is Arrangement.left else unit.right
         sizes = (unit.rows, unit.depth) if side is Arrangement.left else (unit.depth, unit.columns)
@@ -287,9 +292,10 @@ class ColumnWriter:
         home = self.home(value)
         if load is None or not _is_last(load, product.over) or home.variable is None:
             return None
-        found = self.allocation.take(home.variable.kind, home.variable.sizes[::-1], f"{value.name}, turned")
+        of = home.variable
+        found = self.allocation.take(of.kind, of.sizes[::-1], f"{value.name}, turned", of.axes[::-1])
         amount = 2.0 * self.count(value) * value.dtype.bytes
-        self.column(f"turn {value.name}", (ColumnWork(Engine.shared, amount, value.dtype, home.variable.kind.shared),))
+        self.column(f"turn {value.name}", (ColumnWork(Engine.shared, amount, value.dtype, of.kind.shared),))
         return found
 
     @property
@@ -382,7 +388,8 @@ class ColumnWriter:
     def row_variable(self, value: ColumnValue, what: str) -> Variable:
         """Take registers for a piece of `value`, a row for each thread."""
         sizes = tuple(self.piece(a) for a in value.dims)
-        return self.allocation.take(VariableKind(OnChip.registers, Arrangement.rows, self.computed), sizes, what)
+        kind = VariableKind(OnChip.registers, Arrangement.rows, self.computed)
+        return self.allocation.take(kind, sizes, what, _names(value.dims))
 
     # Writing down.
 
@@ -417,6 +424,10 @@ def _is_last(op: Operation, axis: Axis) -> bool:
     """Tell whether elements along `axis` lie side by side in the memory that is loaded."""
     assert isinstance(op.node, Load)
     return op.node.at[-1].plain == axis
+
+
+def _names(dims: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(axis.name for axis in dims)
 
 
 def _said(op: Operation) -> str:

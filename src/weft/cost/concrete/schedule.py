@@ -38,26 +38,16 @@ class ConcreteSchedule:
     groups: int
     producers: int
 
-    def __str__(self) -> str:
-        """Return the configuration table, what fits, and the columns."""
-        names = _letters(len(self.variables))
-        lines = [f"{name}  {variable}" for name, variable in zip(names, self.variables, strict=True)]
-        for memory in (OnChip.registers, OnChip.shared):
-            whole, own = self.bytes(memory, shared=True), self.bytes(memory)
-            lines.append(
-                f"{memory.value}: {whole} bytes a thread block, {own} a thread group: room for {self.fits(memory):.2f} groups"
-            )
-        lines.append(
-            f"{self.groups} groups of {self.blocks.group} threads compute, {self.producers} are left to move data"
-        )
-        for column in self.columns:
-            depth = "  " * ((column.loop != "") + len(column.inside))
-            inside = "".join(f"{each}: " for each in column.inside)
-            lines.append(f"{depth}{inside}{column.what}  [{''.join(names[i] for i in column.live)}]")
-        for loop in dict.fromkeys(c.loop for c in self.columns if c.loop):
-            busy = ", ".join(f"{unit.value} {cycles:.0f}" for unit, cycles in self.cycles(loop).items())
-            lines.append(f"cycles of an iteration of {loop}: {busy}")
-        return "\n".join(lines)
+    @property
+    def group_name(self) -> str:
+        """What a thread group is called."""
+        size, warp = self.blocks.group, self.chip.warp
+        return {warp: "warp", 4 * warp: "warpgroup"}.get(size, f"group of {size} threads")
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """Names of the loops that have columns, in order; "" for what is outside of all."""
+        return tuple(dict.fromkeys(column.loop for column in self.columns))
 
     def bytes(self, memory: OnChip, *, shared: bool = False) -> int:
         """Return the bytes of a thread group's variables in `memory`; with `shared`, of those that all groups share."""
@@ -74,12 +64,17 @@ class ConcreteSchedule:
         """
         found: dict[Engine, float] = {}
         for column in self.columns:
-            for work in column.work if column.loop == loop else ():
-                if work.unit is not Engine.device:
-                    times = 1 if work.once else self.groups
-                    found[work.unit] = found.get(work.unit, 0.0) + times * work.amount / self.rate(
-                        work.unit, work.dtype
-                    )
+            for unit, cycles in self.column_cycles(column).items() if column.loop == loop else ():
+                found[unit] = found.get(unit, 0.0) + cycles
+        return found
+
+    def column_cycles(self, column: Column) -> Mapping[Engine, float]:
+        """Return those of one column of an iteration."""
+        found: dict[Engine, float] = {}
+        for work in column.work:
+            if work.unit is not Engine.device:
+                amount = work.amount * (1 if work.once else self.groups)
+                found[work.unit] = found.get(work.unit, 0.0) + amount / self.rate(work.unit, work.dtype)
         return found
 
     def rate(self, unit: Engine, dtype: DType) -> float:
@@ -87,7 +82,9 @@ class ConcreteSchedule:
         chip = self.chip
         match unit:
             case Engine.matrix:
-                return chip.matrix[dtype].flops
+                known = chip.unit_of(dtype)
+                assert known is not None, "matmuls without a unit are refused before"
+                return known.flops
             case Engine.vector:
                 return chip.vector.get(dtype, chip.vector[DType.float32]) / 2
             case Engine.special:
@@ -99,7 +96,7 @@ class ConcreteSchedule:
     def busiest(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
         """Return the cycles of an iteration of `loop` where all of `units` work at the same time: those of the busiest.
 
-        ColumnWriter of one thread group follow each other, so that needs as many at different places as `pipelines` says.
+        Columns of one thread group follow each other, so that needs as many at different places as `pipelines` says.
         """
         return max((c for unit, c in self.cycles(loop).items() if unit in units), default=0.0)
 
@@ -119,8 +116,11 @@ class ConcreteSchedule:
 
     def moved(self, loop: str) -> float:
         """Return the bytes that one multiprocessor loads and stores in an iteration of `loop`."""
-        work = (w for c in self.columns if c.loop == loop for w in c.work if w.unit is Engine.device)
-        return sum(w.amount * (1 if w.once else self.groups) for w in work)
+        return sum(self.column_bytes(column) for column in self.columns if column.loop == loop)
+
+    def column_bytes(self, column: Column) -> float:
+        """Return those of one column of an iteration."""
+        return sum(w.amount * (1 if w.once else self.groups) for w in column.work if w.unit is Engine.device)
 
     def bandwidth(self, loop: str, units: Sequence[Engine] = tuple(Engine)) -> float:
         """Return the bytes a second that one multiprocessor must get from device memory not to wait for it in `loop`."""
@@ -146,8 +146,11 @@ def concrete_schedule(
         streams: elements of its loop's block that are loaded at once, by memory.
 
     Raises:
-        UnsupportedError: an operator has no columns, a block is not allowed, the chip has no unit for a matmul, or nothing fits.
+        UnsupportedError: an operator has no columns, a block is not allowed, the chip has no thread blocks or no unit for a matmul,
+            or nothing fits.
     """
+    if not chip.thread_block:
+        raise UnsupportedError(f"{chip.name} has no thread blocks")
     listed = Operations()
     found = listed.of(part.nodes, (*part.reads, *part.writes))
     known = products(found, chip, computed)
@@ -174,8 +177,3 @@ def _fits(chip: Chip, variables: Sequence[Variable], memory: OnChip) -> float:
     )
     room = chip.thread_block_bytes if memory is OnChip.shared else chip.level("registers").bytes
     return (room - shared) / own if own else inf
-
-
-def _letters(count: int) -> list[str]:
-    """Name variables A, B .. Z, A1 .."""
-    return [chr(ord("A") + i % 26) + (str(i // 26) if i >= 26 else "") for i in range(count)]

@@ -43,23 +43,18 @@ class VariableKind:
 
 @dataclass(slots=True, eq=False)
 class Variable:
-    """OnChip of a thread group, or of a thread block.
+    """Memory of a thread group, or of a thread block.
 
     Attributes:
         sizes: of the largest array that it ever holds, dimension by dimension.
+        axes: names of these dimensions; () of a block of a matrix unit.
         holds: what, in order of appearance.
     """
 
     kind: VariableKind
     sizes: tuple[int, ...]
+    axes: tuple[str, ...] = ()
     holds: list[str] = field(default_factory=list[str])
-
-    def __str__(self) -> str:
-        """Return a row of the configuration table."""
-        kind, sizes = self.kind, " x ".join(map(str, self.sizes))
-        of = "a thread block" if kind.shared else "a thread group"
-        where = f"{sizes:12} {kind.dtype!s:14} {kind.memory.value:14} {self.bytes:6} bytes {of}"
-        return f"{where}: {kind.layout.value}: {', '.join(self.holds)}"
 
     @property
     def values(self) -> int:
@@ -79,15 +74,15 @@ class Variables:
     variables: list[Variable] = field(default_factory=list[Variable])
     live: list[Variable] = field(default_factory=list[Variable])
 
-    def take(self, kind: VariableKind, sizes: tuple[int, ...], what: str) -> Variable:
+    def take(self, kind: VariableKind, sizes: tuple[int, ...], what: str, axes: tuple[str, ...] = ()) -> Variable:
         """Return a variable for `what`: a free one of that kind whose size is nearest, which may grow, or a new one."""
         free = [v for v in self.variables if v.kind == kind and v not in self.live and len(v.sizes) == len(sizes)]
         found = min(free, key=lambda v: abs(v.values - prod(sizes)), default=None)
         if found is None:
-            found = Variable(kind, sizes)
+            found = Variable(kind, sizes, axes)
             self.variables.append(found)
         if prod(sizes) > found.values:
-            found.sizes = sizes
+            found.sizes, found.axes = sizes, axes
         if what not in found.holds:
             found.holds.append(what)
         self.live.append(found)

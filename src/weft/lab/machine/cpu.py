@@ -16,7 +16,8 @@ import torch
 from weft.cost.chip import Chip, ChipLevel, MatrixUnit, OnChip
 from weft.cost.chip_file import Origin
 from weft.cost.machine import Processor
-from weft.lab.machine.figures import FEWEST, REPEATS, MeasuredChip, Rate, Step, measured
+from weft.errors import CompilerError
+from weft.lab.machine.figures import MeasuredChip, Repeat, Step, measured
 from weft.lab.measure import processor as processor_name
 from weft.run.cache import write_file
 from weft.run.compiler import compile_shared_library
@@ -113,9 +114,14 @@ def _shared_caches() -> int:
 
 
 def _kernels() -> dict[str, NativeFunction]:
-    path = private_folder() / "machine.so"
-    write_file(path, compile_shared_library(_SOURCE.read_text(encoding="utf-8")))
-    return {name: load(path, name) for name in _FUNCTIONS}
+    library = compile_shared_library(_SOURCE.read_text(encoding="utf-8"))
+    try:
+        path = private_folder() / "machine.so"
+        write_file(path, library)
+        return {name: load(path, name) for name in _FUNCTIONS}
+    except OSError as error:
+        todo = "name a folder in TMPDIR whose file system has space and allows execution"
+        raise CompilerError(f"the compiled loops could not be loaded: {error}", todo=todo) from error
 
 
 def _called(kernel: NativeFunction, count: int, *words: int) -> list[float]:
@@ -125,51 +131,55 @@ def _called(kernel: NativeFunction, count: int, *words: int) -> list[float]:
     return list(left)
 
 
-def _read(kernel: NativeFunction, threads: int, size: int, seconds: float) -> Rate:
+def _read(kernel: NativeFunction, threads: int, size: int, aim: float) -> Repeat:
     each = max(_PAGE, size // _PAGE * _PAGE)
     buffer = torch.empty(each * threads + _PAGE, dtype=torch.uint8)
-    start = -(-buffer.data_ptr() // _PAGE) * _PAGE
-    return _multiplied(kernel, threads, each * threads, seconds, (each, start), f"reads of {each >> 10} KiB a thread")
+    return _multiplied(kernel, threads, each * threads, aim, (each, buffer), f"reads of {each >> 10} KiB a thread")
 
 
 def _multiplied(
     kernel: NativeFunction,
     threads: int,
     work: float,
-    seconds: float,
-    buffer: tuple[int, int] = (0, 0),
+    aim: float,
+    buffer: tuple[int, torch.Tensor | None] = (0, None),
     by: str = "multiplications with additions on vectors",
-) -> Rate:
-    """Repeat `kernel`, of which one pass does `work`, with so many passes that the repeats take about `seconds` together."""
+) -> Repeat:
+    """Prepare `kernel`, of which one pass does `work`, with so many passes that a repeat takes about `aim` seconds.
 
-    def timed(passes: int, repeats: int) -> list[float]:
-        return _called(kernel, repeats, threads, passes, *buffer)
+    `buffer`: bytes of each thread, and the memory of all of them and a page more, which the repeats keep.
+    """
+    size, memory = buffer
 
-    passes, aim = 1, seconds / (REPEATS + 3 * FEWEST)
-    while (taken := min(timed(passes, FEWEST))) < aim / 2:
+    def timed(passes: int) -> float:
+        start = 0 if memory is None else -(-memory.data_ptr() // _PAGE) * _PAGE
+        return _called(kernel, 1, threads, passes, size, start)[0]
+
+    passes = 1
+    while (taken := min(timed(passes), timed(passes))) < aim / 2:
         passes *= max(2, min(32, int(aim / max(taken, 1e-9))))
-    repeats = max(FEWEST, min(REPEATS, int(seconds / taken)))
-    return Rate.of(work * passes, timed(passes, repeats), by)
+    return Repeat(work * passes, by, lambda: timed(passes))
 
 
-def _matmul(dtype: DType, seconds: float) -> Rate | None:
-    """Time PyTorch's matmul of the largest square matrices that the budget allows; None where it has none of `dtype`."""
-    multiply, begin = _MULTIPLY[dtype], time.perf_counter()
-    side, most = _SIDES
+def _matmul(dtype: DType, aim: float) -> Repeat | None:
+    """Prepare PyTorch's matmul of the largest square matrices for which there is time; None where it has none of `dtype`."""
+    multiply, (side, most) = _MULTIPLY[dtype], _SIDES
     while True:
         matrix = torch.randint(-4, 4, (side, side)).to(getattr(torch, dtype.name))
         try:
             multiply(matrix, matrix)
         except (RuntimeError, AttributeError):
             return None
-        taken = min(_seconds(multiply, matrix) for _ in range(FEWEST))
-        left = seconds - (time.perf_counter() - begin)
-        if side >= most or 10 * 8 * taken > left:
+        taken = _seconds(multiply, matrix)
+        if side >= most or 8 * taken > aim:
             break
         side *= 2
-    repeats = max(FEWEST, min(REPEATS, int(left / taken)))
-    each = [_seconds(multiply, matrix) for _ in range(repeats)]
-    return Rate.of(2 * side**3, each, f"PyTorch's matmul of {side} x {side}")
+    count = max(1, int(aim / taken))
+
+    def run() -> float:
+        return sum(_seconds(multiply, matrix) for _ in range(count))
+
+    return Repeat(2 * side**3 * count, f"PyTorch's matmul of {side} x {side}", run)
 
 
 def _seconds(multiply: Any, matrix: torch.Tensor) -> float:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from weft.cost.chip import Chip
 from weft.cost.chip_file import Origin, chip_json
 from weft.cost.chips import CHIPS
+from weft.lab.measure import orders
 
 REPEATS = 15
 FEWEST = 3
 """Repeats that a figure is the median of: so many, and at least so many where the budget ends before."""
+_PREPARED = 5  # repeats that preparing one takes as long as
 
 _SOLD_AS = {
     "A100 SXM": r"A100-SXM4-80GB",
@@ -48,19 +51,45 @@ class Rate:
         return Rate(median, (high - low) / median, by)
 
 
-Step = Callable[[float], "Rate | None"]
-"""Measures one figure in about so many seconds; None where it cannot be measured here."""
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What is timed for one figure: `run` does `work` and returns the seconds that it took; `by`: what it is, for readers."""
+
+    work: float
+    by: str
+    run: Callable[[], float]
+
+
+Step = Callable[[float], "Repeat | None"]
+"""Prepares the repeats of one figure, a run of which takes about so many seconds; None where it cannot be measured here."""
 
 
 def measured(steps: Mapping[str, Step], seconds: float) -> dict[str, Rate]:
-    """Measure all `steps`, by the figure's path in the file, within about `seconds` in all; shows progress on a terminal."""
-    progress, found = Console(stderr=True), dict[str, Rate]()
-    shown = track(list(steps), "measuring", console=progress, transient=True, disable=not progress.is_terminal)
-    for path in shown:
-        rate = steps[path](seconds / len(steps))
-        if rate is not None:
-            found[path] = rate
-    return found
+    """Measure all `steps`, by the figure's path in the file, within about `seconds` in all; shows progress on a terminal.
+
+    Figures take turns, so that what else the machine does meets all of them alike: over `orders`, each has each place and
+    follows each other one equally often. No round begins that would end too late, once there were `FEWEST`.
+    """
+    begin, console = time.perf_counter(), Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring", total=len(steps) + REPEATS)
+        repeats: dict[str, Repeat] = {}
+        for path, step in steps.items():
+            repeat = step(seconds / len(steps) / (REPEATS + _PREPARED))
+            progress.advance(task)
+            if repeat is not None:
+                repeats[path] = repeat
+        paths, turns, longest = list(repeats), orders(len(repeats)), 0.0
+        taken: dict[str, list[float]] = {path: [] for path in paths}
+        for number in range(REPEATS):
+            start = time.perf_counter()
+            if number >= FEWEST and start - begin + longest > seconds:
+                break
+            for place in turns[number % len(turns)]:
+                taken[paths[place]].append(repeats[paths[place]].run())
+            longest = max(longest, time.perf_counter() - start)
+            progress.advance(task)
+    return {path: Rate.of(repeat.work, taken[path], repeat.by) for path, repeat in repeats.items()}
 
 
 @dataclass(frozen=True, slots=True)

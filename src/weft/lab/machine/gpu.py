@@ -14,7 +14,8 @@ import torch
 from weft.cost.chip import Chip, ChipLevel
 from weft.cost.chip_file import Origin
 from weft.errors import TargetError
-from weft.lab.machine.figures import REPEATS, MeasuredChip, Rate, Step, measured, published_as
+from weft.lab.machine.figures import MeasuredChip, Repeat, Step, measured, published_as
+from weft.lab.workloads.gpu import scaled_mm
 from weft.tensor.dtypes import DType
 
 _SIDE = 8192
@@ -46,6 +47,8 @@ def measure_gpu(seconds: float, device: torch.device, properties: Any) -> Measur
         "levels.L2.bytes_per_second": partial(_reads, device, int(caches["L2"].bytes) * caches["L2"].instances // 4),
         **{f"matrix.{d.name}.flops": partial(_matmul, device, d) for d in sorted(halves, key=lambda d: d.name)},
     }
+    if DType.float8_e4m3fn in published.matrix:
+        steps["matrix.float8_e4m3fn.flops"] = partial(_eighths, device)
     rates = measured(steps, seconds)
     cycles = properties.multi_processor_count * published.hertz
     chip = replace(
@@ -89,25 +92,42 @@ def _levels(published: Chip, properties: Any) -> tuple[list[ChipLevel], dict[str
     return levels, origins
 
 
-def _copies(device: torch.device, memory: int, seconds: float) -> Rate:
+def _copies(device: torch.device, memory: int, aim: float) -> Repeat:
     size = min(_COPIED, memory // 8)
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return _rate(
-        lambda: target.copy_(source), 2 * size, seconds, f"copies of {size >> 20} MiB, reads and writes counted"
-    )
+    by = f"copies of {size >> 20} MiB, reads and writes counted"
+    return _repeat(lambda: target.copy_(source), 2 * size, aim, by)
 
 
-def _reads(device: torch.device, size: int, seconds: float) -> Rate:
+def _reads(device: torch.device, size: int, aim: float) -> Repeat:
     buffer = torch.ones(size // 4, dtype=torch.float32, device=device).expand(_READS, -1)
-    return _rate(lambda: buffer.sum(1), _READS * size, seconds, f"PyTorch's sums of {size >> 20} MiB, {_READS} times")
+    return _repeat(lambda: buffer.sum(1), _READS * size, aim, f"PyTorch's sums of {size >> 20} MiB, {_READS} times")
 
 
-def _matmul(device: torch.device, dtype: DType, seconds: float) -> Rate:
+def _matmul(device: torch.device, dtype: DType, aim: float) -> Repeat:
     left, right = (torch.randn(_SIDE, _SIDE, device=device).to(getattr(torch, dtype.name)) for _ in range(2))
-    with _tensor_float32():
-        by = f"PyTorch's matmul of {_SIDE} x {_SIDE}{' in tf32' if dtype is DType.float32 else ''}"
-        return _rate(lambda: left @ right, 2 * _SIDE**3, seconds, by)
+
+    def multiply() -> torch.Tensor:
+        with _tensor_float32():
+            return left @ right
+
+    by = f"PyTorch's matmul of {_SIDE} x {_SIDE}{' in tf32' if dtype is DType.float32 else ''}"
+    return _repeat(multiply, 2 * _SIDE**3, aim, by)
+
+
+def _eighths(device: torch.device, aim: float) -> Repeat | None:
+    """Prepare PyTorch's matmul of 8-bit floats; None where PyTorch has none here: the published figure stays."""
+    left, right = (torch.randn(_SIDE, _SIDE, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones(1, device=device)
+
+    def multiply() -> torch.Tensor:
+        return scaled_mm(left, right.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    try:
+        return _repeat(multiply, 2 * _SIDE**3, aim, f"PyTorch's scaled matmul of {_SIDE} x {_SIDE}")
+    except RuntimeError:
+        return None
 
 
 @contextmanager
@@ -120,10 +140,10 @@ def _tensor_float32() -> Generator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _rate(call: Callable[[], Any], work: float, seconds: float, by: str) -> Rate:
+def _repeat(call: Callable[[], Any], work: float, aim: float, by: str) -> Repeat:
     _seconds(call, 2)  # libraries choose their kernels, clocks rise
-    count = max(1, int(seconds / (REPEATS + 5) / _seconds(call, 1)))
-    return Rate.of(work * count, [_seconds(call, count) for _ in range(REPEATS)], by)
+    count = max(1, int(aim / _seconds(call, 1)))
+    return Repeat(work * count, by, lambda: _seconds(call, count))
 
 
 def _seconds(call: Callable[[], Any], count: int) -> float:

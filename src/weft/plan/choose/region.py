@@ -15,6 +15,7 @@ from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.options import current
 from weft.plan.choose.select import select
+from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
@@ -39,6 +40,7 @@ class CompiledRegion:
         kernels: in launch order.
         origin: which candidate it is.
         considered: every candidate, and what became of it.
+        sizes: of the example that it was compiled for, by space name.
         approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
     """
 
@@ -48,6 +50,7 @@ class CompiledRegion:
     kernels: tuple[Kernel, ...]
     origin: str
     considered: tuple[Considered, ...]
+    sizes: Mapping[str, int]
     approximation: Approximation | None = None
 
 
@@ -130,6 +133,7 @@ class _Attempts:
     def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
         try:
             made = _built(self._selection, candidate)
+            tell(CandidateBuilt(candidate.name, candidate.cost.predicted_seconds))
             judged = self._demand(made)
         except (VerificationError, WrongKernelError) as error:
             return error
@@ -150,6 +154,7 @@ def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
         made,
         chosen.origin,
         selection.considered,
+        example.sizes,
         chosen.approximation,
     )
 

@@ -27,6 +27,7 @@ from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, Vie
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.plan.partition.partition import Region, Task, TorchCall
+from weft.plan.progress import RegionDone, RegionStarted, shown, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
@@ -106,12 +107,13 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
         toolchain(place).demand_running()
     target = target or place
     known = Regions({}, target, gpu_of(arguments) if target == place else None)
-    while True:
-        made = _attempt(captured, arguments, eager, known)
-        if isinstance(made, Plan):
-            return replace(made, size_class=size_class(arguments), device=gpu_of(arguments))
-        assert captured.leaving is not None
-        captured = captured.leaving(made)
+    with shown():
+        while True:
+            made = _attempt(captured, arguments, eager, known)
+            if isinstance(made, Plan):
+                return replace(made, size_class=size_class(arguments), device=gpu_of(arguments))
+            assert captured.leaving is not None
+            captured = captured.leaving(made)
 
 
 def _after_their_sizes(
@@ -156,11 +158,14 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         stages = known.stages(captured.program, program)
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
+        number, count = 0, sum(isinstance(stage, Region) for stage in stages)
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):
             if isinstance(stage, TorchCall):
                 aliases = _aliases(captured.program, program, stage.name)
                 steps.append(CallStep(captured.calls[stage.name], aliases, stage.name in in_place))
             else:
+                number += 1
+                tell(RegionStarted(number, count))
                 try:
                     region = known.built(stage)
                     steps += _region_steps(known.prepared(stage), region, program, there, captured.sizes)
@@ -170,6 +175,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     note(error)
                     failed |= _left_to_pytorch(captured, stage, error)
+                tell(RegionDone(number, count))
             there.update(stage.results)
         if failed:
             return failed

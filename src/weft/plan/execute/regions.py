@@ -23,6 +23,7 @@ from weft.plan.choose.select import select
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
+from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
 from weft.plan.targets.candidates import Example, Refusal, Selection
@@ -131,6 +132,7 @@ class Regions:
             except WeftError as error:
                 found = error
             self._selected[prepared.form] = found
+            tell(PieceWeighed())
         if isinstance(found, WeftError):
             raise found
         return found

@@ -19,6 +19,7 @@ import torch
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
+from weft.cost.chip import Chip
 from weft.errors import ProgramFileError, ScheduleError, TargetError, UnsupportedError
 from weft.options import current
 from weft.plan.targets.bench import Bench, Judged, Serving
@@ -196,6 +197,14 @@ class Toolchain(ABC):
     def machine(self, threads: int) -> Machine:
         """Describes the machine for the cost model; `threads` are those of a CPU."""
         return Machine.here(threads)
+
+    def chip(self) -> Chip | None:
+        """Returns the chip whose published figures stand for the target; None where schedules of columns are not for it.
+
+        Raises:
+            TargetError: it is a GPU of which weft has no figures.
+        """
+        return None
 
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         """Estimates the cost of each launch of a program with places; `schedule` is what gave them."""

@@ -95,6 +95,11 @@ class Candidate:
     cost: Cost
     approximation: Approximation | None = None
 
+    @property
+    def name(self) -> str:
+        """What tells it from others of its region: where it comes from, and its schedule."""
+        return f"{self.origin}: {self.schedule}".replace("\n", "; ")
+
 
 @dataclass(frozen=True, slots=True)
 class Considered:

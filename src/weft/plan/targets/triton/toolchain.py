@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from weft.block.program import BlockProgram
-from weft.cost import Cost, Machine, estimate_gpu, gpu
+from weft.cost import Cost, Machine, estimate_gpu, gpu, published_chip
+from weft.cost.chip import Chip
 from weft.emit import triton
 from weft.errors import TargetError
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
@@ -97,6 +98,9 @@ class TritonGpu(Toolchain):
     def machine(self, threads: int) -> Machine:
         del threads
         return gpu(self.target).machine()
+
+    def chip(self) -> Chip:
+        return published_chip(self.target)
 
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)

@@ -21,6 +21,7 @@ from weft.block.walk import every
 from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import current
+from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
@@ -132,7 +133,7 @@ def tuned(
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
     best, said = _first_right(ranked, said, refused)
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-    keep(parts if whole else cut_short, best, brought, {"chosen": _name(best), "considered": lines})
+    keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
@@ -150,7 +151,7 @@ def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | N
             _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
             failure = failure or error
-            failed.append(Considered(_name(candidate), None, error.what))
+            failed.append(Considered(candidate.name, None, error.what))
             continue
         considered = (*selection.considered, *failed)
         return replace(selection, chosen=candidate, others=(), considered=considered)
@@ -174,7 +175,7 @@ def _first_right(
     for candidate in ranked:
         staged = candidate.schedule.stages > 1
         if any(each.applied is candidate.applied and (each.schedule.stages > 1) == staged for each in wrong):
-            reasons[_name(candidate)] = "not judged: the same program with other warps or stages was found wrong"
+            reasons[candidate.name] = "not judged: the same program with other warps or stages was found wrong"
             continue
         if len(wrong) == _JUDGED:
             break
@@ -183,7 +184,7 @@ def _first_right(
             chosen = candidate
             break
         wrong.append(candidate)
-        reasons[_name(candidate)] = reason
+        reasons[candidate.name] = reason
     return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
 
 
@@ -194,10 +195,6 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
         if len(firsts) < most and all(each.applied is not first.applied for first in firsts):
             firsts.append(each)
     return tuple(firsts)
-
-
-def _name(candidate: Candidate) -> str:
-    return f"{candidate.origin}: {candidate.schedule}".replace("\n", "; ")
 
 
 def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
@@ -304,7 +301,7 @@ class _Rounds:
         for candidate, found in zip(candidates, made, strict=True):
             if isinstance(found, WeftError):
                 failure = failure or found
-                self.said.append(Considered(_name(candidate), None, found.what))
+                self.said.append(Considered(candidate.name, None, found.what))
             else:
                 ready.append(Ready(candidate, found))
         self.compiled += [each.candidate for each in ready]
@@ -326,7 +323,7 @@ class _Rounds:
         return over
 
     def _time(self, ready: Ready, timing: _Timing | None) -> None:
-        name = _name(ready.candidate)
+        name = ready.candidate.name
         if timing is None:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
             return
@@ -337,6 +334,7 @@ class _Rounds:
         if isinstance(measured, str):
             self.said.append(Considered(name, None, measured))
         else:
+            tell(CandidateTimed(measured))
             self.times.append((ready.candidate, measured))
             self.said.append(Considered(name, measured, ""))
 
@@ -357,9 +355,10 @@ def compiled(
     """
     # Printed here: options are those of this thread.
     printed = [_printed(program, candidate, example) for candidate in tried]
-    good = [each for each in printed if not isinstance(each, WeftError)]
+    good = [(c, each) for c, each in zip(tried, printed, strict=True) if not isinstance(each, WeftError)]
     ends = [math.inf if number < surely else deadline for number in range(len(good))]
-    made = iter(side_by_side([partial(_assembled, *both) for both in zip(good, ends, strict=True)]))
+    tasks = [partial(_assembled_aloud, *each, end, observer()) for each, end in zip(good, ends, strict=True)]
+    made = iter(side_by_side(tasks))
     return [each if isinstance(each, WeftError) else next(made) for each in printed]
 
 
@@ -374,6 +373,16 @@ def _assembled(kernels: list[Printed], deadline: float) -> list[Printed]:
     for each in kernels:
         each.assembled(min(_COMPILING, deadline - time.monotonic()))
     return kernels
+
+
+def _assembled_aloud(
+    candidate: Candidate, kernels: list[Printed], deadline: float, follower: ProgressObserver | None
+) -> list[Printed]:
+    """Compile in a thread that has no observer of its own."""
+    found = _assembled(kernels, deadline)
+    if follower is not None:
+        follower(CandidateBuilt(candidate.name, candidate.cost.predicted_seconds))
+    return found
 
 
 def _timing(program: TensorProgram, example: Example, device: torch.device) -> _Timing | None:
