@@ -48,19 +48,16 @@ class Tuned:
 
 def record(names: Sequence[str], file: Path, seconds: float) -> None:
     """Tune rows, and write what was measured after each."""
-    found: dict[int, Tuned] = {}
-    kept: list[tune._Rounds] = []
-    timed, ends, name = tune._Rounds._time, time.monotonic() + seconds, ""
+    found: dict[tune.Rounds, Tuned] = {}
+    timed, ends, name = tune.Rounds.time, time.monotonic() + seconds, ""
 
-    def noted(self: tune._Rounds, ready: tune.Ready, timing: tune._Timing | None) -> None:
+    def noted(self: tune.Rounds, ready: tune.Ready, timing: tune.Timing | None) -> None:
         timed(self, ready, timing)
         if self.times and self.times[-1][0] is ready.candidate:
-            if id(self) not in found:
-                kept.append(self)
-            region = found.setdefault(id(self), Tuned(name, self.example))
+            region = found.setdefault(self, Tuned(name, self.example))
             region.measured.append((ready.candidate.fused, ready.candidate.schedule, self.times[-1][1]))
 
-    tune._Rounds._time = noted
+    tune.Rounds.time = noted
     for name in names:
         if time.monotonic() > ends:
             break
@@ -108,9 +105,11 @@ def ways(region: Tuned) -> list[_Way]:
 def quick(every_: Sequence[_Way]) -> list[_Way]:
     """Follow the quick search among what was measured."""
     matmuls = any(isinstance(node, Dot) for node in every(every_[0].applied.graph.nodes))
-    search = tune._SEARCHES["quick", matmuls]
+    search = tune.SEARCHES["quick", matmuls]
     firsts: list[_Way] = []
-    for way in every_:
+    most = tune.AS_GOOD * every_[0].predicted
+    as_good = sorted((way for way in every_ if way.predicted <= most), key=lambda way: way.launches)
+    for way in (*as_good, *(way for way in every_ if way.predicted > most)):
         if len(firsts) < search.programs and all(way.applied is not first.applied for first in firsts):
             firsts.append(way)
     tried = _within(firsts, [], search.binaries, surely=True)
@@ -136,7 +135,7 @@ def judge(files: Sequence[Path], verbose: str) -> None:
     """Print for each row what quick tuning loses, and how well its regions are ranked."""
     rows: defaultdict[str, list[tuple[float, float, float, int]]] = defaultdict(list)
     for file in files:
-        for region in pickle.loads(file.read_bytes()):
+        for region in pickle.loads(file.read_bytes()):  # noqa: S301 - it is this tool's own file
             found = ways(region)
             taken = min(quick(found), key=lambda way: way.measured)
             best = min(found, key=lambda way: way.measured)

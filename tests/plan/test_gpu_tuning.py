@@ -38,9 +38,9 @@ def candidates() -> Selection:
 
 def searching(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     """Change how much a quick tuning tries: of as many binaries as it likes."""
-    known = tune._SEARCHES["quick", True]
+    known = tune.SEARCHES["quick", True]
     monkeypatch.setitem(
-        tune._SEARCHES, ("quick", True), replace(known, **{"binaries": math.inf, "closely": 4, **changed})
+        tune.SEARCHES, ("quick", True), replace(known, **{"binaries": math.inf, "closely": 4, **changed})
     )
 
 
@@ -57,7 +57,7 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
 def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type:
     """Stands for what times candidates on a GPU: `seconds` gives a time, or raises."""
 
-    class Timing(tune._Timing):
+    class Timing(tune.Timing):
         def __init__(self, *_: Any) -> None:
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
             self.timer = SimpleNamespace(median=lambda run, best: seconds(self.now))
@@ -89,7 +89,7 @@ def tune_it(
     tune_seconds: int | None = None,
     refused: Refused = right,
 ) -> Selection:
-    monkeypatch.setattr(tune, "_Timing", made)
+    monkeypatch.setattr(tune, "Timing", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     with weft.options(cache_dir=str(tmp_path), tune_seconds=tune_seconds):
         return tuned(selection, torch.device("cuda", 0), refused)
@@ -130,7 +130,7 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     def none(candidate: Candidate) -> float:
         raise torch.OutOfMemoryError("no room")
 
-    class NoRoom(tune._Timing):
+    class NoRoom(tune.Timing):
         def __init__(self, *_: Any) -> None:
             raise torch.OutOfMemoryError("no room for operands")
 

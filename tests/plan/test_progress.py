@@ -83,12 +83,12 @@ def test_what_threads_compile_is_told_to_the_observer_of_who_began_them(tmp_path
 def test_what_is_timed_is_told() -> None:
     nothing: Any = None
     timing: Any = SimpleNamespace(measured=lambda ready, best: 1e-3 if ready.candidate.name == "right" else "it failed")
-    rounds = tune._Rounds(nothing, nothing, nothing)
+    rounds = tune.Rounds(nothing, nothing, nothing)
     heard: list[ProgressEvent] = []
     with following(heard.append):
         for name in ("right", "wrong"):
             candidate: Any = SimpleNamespace(name=name)
-            rounds._time(tune.Ready(candidate, []), timing)
+            rounds.time(tune.Ready(candidate, []), timing)
     assert heard == [CandidateTimed(1e-3)]
 
 

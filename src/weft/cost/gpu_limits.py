@@ -28,8 +28,6 @@ _ROWS_OF_A_WARP = 16
 _OPERANDS_HELD = 2.5
 # Thread blocks of a multiprocessor at most (CUDA Programming Guide 13, table of compute capabilities).
 _MOST_RESIDENT = 32
-# A thread moves 16 bytes at once, to an address of two registers.
-_ACCESS_BYTES = 16
 # Of addresses and operands, which can be made and read again, the share that a thread keeps where registers are short: seen in the
 # binaries of many blocks.
 _USEFUL_KEPT = 0.5
@@ -241,7 +239,8 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, i
     Of use are addresses and operands of the warps' own units, which can be made or read again.
     """
     threads = warps * gpu.warp
-    useful = sum(8 * threads * accesses(load, threads) for load in region.loads)
+    addresses = [(load.width < 16, 8 * threads * accesses(load, threads)) for load in region.loads]
+    useful = sum(size for narrow, size in addresses if not narrow)
     units = {p: unit_of(p, gpu, warps) for p in region.matmuls}
     parts = [
         (p.rows + p.columns) * min(p.depth, _DEPTH_HELD) * p.dtype.bytes for p, u in units.items() if u is Unit.warp
@@ -250,7 +249,9 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, i
     if Unit.warp in units.values() and not pipelined(region, stages):
         operands = max(operands, sum(load.bytes for load in region.loads if load.matmuls))
     by_vectors = [4 * p.rows * p.columns for p, u in units.items() if u is Unit.vector]
-    needed = int(_OPERANDS_HELD * max(by_vectors, default=0))
+    needed = int(_OPERANDS_HELD * max(by_vectors, default=0)) + sum(size for narrow, size in addresses if narrow)
+    # Products of 8 bits are added up apart from the sum so far.
+    needed += max((4 * p.rows * p.columns for p in units if p.dtype.is_kept), default=0)
     # Results that do not fit are copied on their way from piece to piece.
     most = 4 * threads * (_REGISTERS_OF_A_THREAD - _OTHER_REGISTERS)
     needed += max((4 * p.rows * p.columns for p in units if 4 * p.rows * p.columns > most), default=0) // 2
@@ -259,4 +260,4 @@ def _beside(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, i
 
 def accesses(load: LoadedItem, threads: int) -> int:
     """Counts the loads that one thread makes for a block."""
-    return max(1, load.bytes // (_ACCESS_BYTES * threads))
+    return max(1, load.bytes // (load.width * threads))

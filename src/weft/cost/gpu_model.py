@@ -387,10 +387,12 @@ class _Model:
     def copies(self, region: LoopWork) -> float:
         """Computes the cycles of loads and stores, for each warp."""
         threads = self.found.threads
-        loads = sum(accesses(load, threads) for load in region.loads)
+        ahead = copied_ahead(region, self.chip, self.stages)
+        loads = sum(
+            accesses(load, threads) * (1 + (_READ_AGAIN * 16 / load.width if ahead else 0.0)) for load in region.loads
+        )
         stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
-        again = _READ_AGAIN if copied_ahead(region, self.chip, self.stages) else 0.0
-        return _ACCESS_CYCLES * (loads * (1 + again) + stores)
+        return _ACCESS_CYCLES * (loads + stores)
 
     def matmul(self, matmul: Matmul) -> float:
         """Computes the cycles of the units that multiply, for one matmul of blocks."""

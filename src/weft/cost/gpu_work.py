@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, prod
 
 from weft.block.check import body_types, infer, update_types
 from weft.block.places import Place
@@ -41,8 +41,9 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import exactly_equal
 
-# Bytes that memory moves at least.
+# Bytes that memory moves at least, and that a thread loads at once.
 _SECTOR_BYTES = 32
+_ACCESS_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class LoadedItem:
         matmuls: it is read by matmuls of blocks; others: by other code, so that it is in registers too.
         within: it is read inside loops of the region that loads it.
         spread: bytes that memory moves for each one of it: more than 1 where few of its elements lie beside one another.
+        width: bytes that a thread loads at once: fewer than 16 where rows are no multiple of that, or narrower.
         at: axes whose blocks decide where it lies, each with how many elements in a row lie at the same place.
         reads: the part of the list that is loaded in all.
     """
@@ -66,6 +68,7 @@ class LoadedItem:
     others: bool
     within: bool
     spread: float = 1.0
+    width: int = 16
     at: At = ()
     reads: PartOfList = ()
 
@@ -347,7 +350,8 @@ class _Walk:
         for side in (first, second):
             if not side.raw and dtype.bytes < 4:
                 region.vectors.append((self.lanes_of(side.dims, lanes), CONVERT))
-        if node.acc is not None and added_apart(dtype, tf32=False):  # no table of GPUs has rates of tf32
+        # No table of GPUs has rates of tf32. Of products of 8 bits a unit adds up few by itself.
+        if node.acc is not None and (added_apart(dtype, tf32=False) or dtype.is_kept):
             region.vectors.append((_elements(node.dims, lanes), 1.0))
         made = [0 if side.raw else _elements(side.dims, lanes) * dtype.bytes for side in (first, second)]
         region.matmuls.append(
@@ -428,8 +432,11 @@ class _Walk:
         last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)
         beside = prod(lanes[a] for a in last.axes if a in node.dims)
         spread = max(1.0, _SECTOR_BYTES / (beside * node.dtype.bytes))
+        assert memory.last is not None
+        row = memory.last.space.size(self.sizes) if len(types[node.memory].lists) > 1 else _ACCESS_BYTES
+        width = max(node.dtype.bytes, gcd(_ACCESS_BYTES, min(row, beside) * node.dtype.bytes, row * node.dtype.bytes))
         reading = (decided_by(node, self.inside), part_of(node))
-        load = LoadedItem(memory.name, count, node.dtype, matmuls, others, within, spread, *reading)
+        load = LoadedItem(memory.name, count, node.dtype, matmuls, others, within, spread, width, *reading)
         home.loads.append(load)
         if others:
             home.vectors.append((count, CONVERT if node.dtype.bytes < 4 else 0.0))

@@ -37,7 +37,7 @@ from weft.tensor.program import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class Search:
     """How much is compiled and timed for a region.
 
     Attributes:
@@ -54,17 +54,19 @@ class _Search:
 
 # By the option `effort`, and whether there are matmuls: without them the model is right about most of it
 # (docs/measurements/gpu-model.md).
-_SEARCHES = {
-    ("quick", True): _Search(5, 2, 5, 8),
-    ("quick", False): _Search(2, 1, 1, 2),
-    ("full", True): _Search(64, 8, 5, math.inf),
-    ("full", False): _Search(64, 8, 5, math.inf),
+SEARCHES = {
+    ("quick", True): Search(5, 2, 5, 8),
+    ("quick", False): Search(2, 1, 1, 2),
+    ("full", True): Search(64, 8, 5, math.inf),
+    ("full", False): Search(64, 8, 5, math.inf),
 }
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
 # So many of the fastest candidates have their kernels built and judged before the tuner gives up. Those of one program that have a
 # pipeline count as one, and those that have none: what the printed text or a pipeline gets wrong they all get wrong.
 _JUDGED = 4
+# Candidates that are predicted to take at most so much longer than the first are as good; fewer binaries leave room for others.
+AS_GOOD = 1.05
 _NO_MEMORY = "the GPU's memory did not suffice"
 
 Run = Callable[[], tuple[torch.Tensor, ...]]
@@ -189,9 +191,14 @@ def _first_right(
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Returns the likeliest candidate for each program with places, so many at most."""
+    """Returns the likeliest candidate for each program with places, so many at most; of those that are as good as the first, those
+    with the fewest launches come first.
+    """
     firsts: list[Candidate] = []
-    for each in tried:
+    most_seconds = AS_GOOD * tried[0].cost.predicted_seconds
+    as_good = [each for each in tried if each.cost.predicted_seconds <= most_seconds]
+    as_good.sort(key=lambda each: len(kernels(each.applied)))
+    for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > most_seconds)):
         if len(firsts) < most and all(each.applied is not first.applied for first in firsts):
             firsts.append(each)
     return tuple(firsts)
@@ -220,8 +227,8 @@ def _fastest(
     Returns:
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
-    rounds = _Rounds(selection.program, selection.example, device)
-    search = _SEARCHES[current().effort, _multiplies(tried[0])]
+    rounds = Rounds(selection.program, selection.example, device)
+    search = SEARCHES[current().effort, _multiplies(tried[0])]
     first = _within(_each_once(tried, search.programs), search.binaries)
     following = _each_once(tried, 2 * search.programs)[len(first) :]
     done = list(first)
@@ -267,7 +274,7 @@ def _within(candidates: Sequence[Candidate], binaries: float, *, surely: bool = 
     return tuple(taken)
 
 
-class _Rounds:
+class Rounds:
     """Candidates compiled and timed, round by round.
 
     Attributes:
@@ -285,7 +292,7 @@ class _Rounds:
         self.compiled: list[Candidate] = []
         self.said: list[Considered] = []
         self.cut_short = False
-        self._timing: _Timing | None = None
+        self._timing: Timing | None = None
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         """Runs one round. However little time there is, the first of all candidates is compiled and timed.
@@ -313,7 +320,7 @@ class _Rounds:
         with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
             for each in ready:
-                self._time(each, timing)
+                self.time(each, timing)
         self.times.sort(key=lambda found: found[1])
 
     def is_over(self) -> bool:
@@ -322,7 +329,7 @@ class _Rounds:
         self.cut_short = self.cut_short or over
         return over
 
-    def _time(self, ready: Ready, timing: _Timing | None) -> None:
+    def time(self, ready: Ready, timing: Timing | None) -> None:
         name = ready.candidate.name
         if timing is None:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
@@ -385,15 +392,15 @@ def _assembled_aloud(
     return found
 
 
-def _timing(program: TensorProgram, example: Example, device: torch.device) -> _Timing | None:
+def _timing(program: TensorProgram, example: Example, device: torch.device) -> Timing | None:
     """Makes what times candidates; None where the GPU has no memory for other operands beside the user's."""
     with suppress(torch.OutOfMemoryError):
-        return _Timing(program, example, device)
+        return Timing(program, example, device)
     torch.cuda.empty_cache()
     return None
 
 
-class _Timing:
+class Timing:
     """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
