@@ -1,7 +1,7 @@
 """Records what the tuner measures with effort "full" for rows of the GPU's benchmark list, and says what quick tuning would lose.
 
     PYTHONPATH=src python benchmarks/tuned_rows.py record FILE [--only ROW ...] [--of N --part K] [--seconds S]
-    PYTHONPATH=src python benchmarks/tuned_rows.py judge FILE ... [--verbose ROW]
+    PYTHONPATH=src python benchmarks/tuned_rows.py judge FILE ... [--verbose ROW] [--json FILE]
 
 FILE gets, pickled, each region's sizes and candidates: fused program, schedule, seconds. `judge` needs no GPU: it predicts all of
 them again with this checkout's model, and follows the quick search among them. A row's loss is the time of what that search takes
@@ -25,6 +25,7 @@ import torch
 from pairs_judge import spearman
 
 import weft
+from weft.api.files import write_json
 from weft.block.program import BlockProgram, Dot
 from weft.block.walk import every
 from weft.cost import gpu, launches_of, total
@@ -51,7 +52,7 @@ def record(names: Sequence[str], file: Path, seconds: float) -> None:
     found: dict[tune.Rounds, Tuned] = {}
     timed, ends, name = tune.Rounds.time, time.monotonic() + seconds, ""
 
-    def noted(self: tune.Rounds, ready: tune.Ready, timing: tune.Timing | None) -> None:
+    def noted(self: tune.Rounds, ready: tune.Ready, timing: tune.CandidateTimer | None) -> None:
         timed(self, ready, timing)
         if self.times and self.times[-1][0] is ready.candidate:
             region = found.setdefault(self, Tuned(name, self.example))
@@ -131,8 +132,8 @@ def _within(wanted: Sequence[_Way], done: Sequence[_Way], binaries: float, *, su
     return taken
 
 
-def judge(files: Sequence[Path], verbose: str) -> None:
-    """Print for each row what quick tuning loses, and how well its regions are ranked."""
+def judge(files: Sequence[Path], verbose: str, written: Path | None) -> None:
+    """Print for each row what quick tuning loses, and how well its regions are ranked; and write it."""
     rows: defaultdict[str, list[tuple[float, float, float, int]]] = defaultdict(list)
     for file in files:
         for region in pickle.loads(file.read_bytes()):  # noqa: S301 - it is this tool's own file
@@ -150,6 +151,10 @@ def judge(files: Sequence[Path], verbose: str) -> None:
         sys.stdout.write(f"{name:20}{losses[name]:6.2f}   {said}\n")
     ranked = [r[2] for regions in rows.values() for r in regions if r[3] > 4]
     mean = math.exp(statistics.fmean(map(math.log, losses.values())))
+    if written is not None:
+        keys = ("quick_seconds", "fastest_seconds", "rank_correlation", "candidates")
+        each = {name: [dict(zip(keys, r, strict=True)) for r in regions] for name, regions in rows.items()}
+        write_json(written, {"geometric_mean": mean, "losses": losses, "regions": each})
     sys.stdout.write(
         f"{len(losses)} rows: geometric mean {mean:.3f}; median rank correlation {statistics.median(ranked):.2f}\n"
     )
@@ -173,10 +178,11 @@ def main() -> None:
     parser.add_argument("--of", type=int, default=1, help="record one row of so many")
     parser.add_argument("--part", type=int, default=0, help="and begin with this one")
     parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", default="", metavar="ROW")
     given = parser.parse_args()
     if given.what == "judge":
-        judge(given.files, given.verbose)
+        judge(given.files, given.verbose, given.json)
         return
     names = given.only or [each.name for each in ROWS if each.group]
     with torch.no_grad():

@@ -57,7 +57,7 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
 def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type:
     """Stands for what times candidates on a GPU: `seconds` gives a time, or raises."""
 
-    class Timing(tune.Timing):
+    class Timing(tune.CandidateTimer):
         def __init__(self, *_: Any) -> None:
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
             self.timer = SimpleNamespace(median=lambda run, best: seconds(self.now))
@@ -89,7 +89,7 @@ def tune_it(
     tune_seconds: int | None = None,
     refused: Refused = right,
 ) -> Selection:
-    monkeypatch.setattr(tune, "Timing", made)
+    monkeypatch.setattr(tune, "CandidateTimer", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     with weft.options(cache_dir=str(tmp_path), tune_seconds=tune_seconds):
         return tuned(selection, torch.device("cuda", 0), refused)
@@ -130,7 +130,7 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     def none(candidate: Candidate) -> float:
         raise torch.OutOfMemoryError("no room")
 
-    class NoRoom(tune.Timing):
+    class NoRoom(tune.CandidateTimer):
         def __init__(self, *_: Any) -> None:
             raise torch.OutOfMemoryError("no room for operands")
 

@@ -15,7 +15,7 @@ from math import prod
 
 from weft.block.ranges import Part
 from weft.cost.gpu_places import PartOfList
-from weft.cost.gpu_work import LoadedItem, LoopWork, ThreadBlockWork
+from weft.cost.gpu_regions import LoadedItem, LoopWork, ThreadBlockWork
 from weft.cost.traffic import Traffic
 from weft.tensor.axes import Axis
 

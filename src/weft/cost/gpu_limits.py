@@ -8,7 +8,8 @@ from enum import Enum
 from math import ceil, sqrt
 
 from weft.block.program import BlockProgram
-from weft.cost.gpu_work import LoadedItem, LoopWork, Matmul, ThreadBlockWork, work_of
+from weft.cost.gpu_regions import LoadedItem, LoopWork, Matmul, ThreadBlockWork
+from weft.cost.gpu_work import work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
 from weft.schedule import KernelNodes, kernels

@@ -27,7 +27,8 @@ from weft.cost.gpu_limits import (
     unfit,
     unit_of,
 )
-from weft.cost.gpu_work import LoopWork, Matmul, Reduction, ThreadBlockWork, work_of
+from weft.cost.gpu_regions import BlockReduction, LoopWork, Matmul, ThreadBlockWork
+from weft.cost.gpu_work import work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.traffic import Traffic, by_kernel
 from weft.schedule import Schedule, kernels
@@ -340,7 +341,7 @@ class _Model:
         waiting += sum(map(self.exchanged, region.reductions))
         return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
 
-    def exchanged(self, reduction: Reduction) -> float:
+    def exchanged(self, reduction: BlockReduction) -> float:
         """Computes the cycles of shared memory in which warps combine what each of them has reduced.
 
         A block lies among threads as its memory does: each has elements of 16 bytes side by side, a warp as many such pieces as

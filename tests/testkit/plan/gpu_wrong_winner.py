@@ -30,7 +30,7 @@ def squashed(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x)
 
 
-class Timing(tune.Timing):
+class Timing(tune.CandidateTimer):
     """Times nothing: candidates take as long as there were ones before them."""
 
     def __init__(self, *_: Any) -> None:
@@ -70,7 +70,7 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
     patch.setattr(gpus, "tuned", here)
     patch.setattr(triton, "emit", faulty)
     patch.setattr(tune, "compiled", nothing)
-    patch.setattr(tune, "Timing", Timing)
+    patch.setattr(tune, "CandidateTimer", Timing)
     patch.setattr(tune, "alone_on", lambda _: nullcontext())
     patch.setattr(torch.cuda, "device", lambda _: nullcontext())
     patch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")

@@ -37,7 +37,7 @@ from weft.tensor.program import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchSize:
     """How much is compiled and timed for a region.
 
     Attributes:
@@ -55,10 +55,10 @@ class Search:
 # By the option `effort`, and whether there are matmuls: without them the model is right about most of it
 # (docs/measurements/gpu-model.md).
 SEARCHES = {
-    ("quick", True): Search(5, 2, 5, 8),
-    ("quick", False): Search(2, 1, 1, 2),
-    ("full", True): Search(64, 8, 5, math.inf),
-    ("full", False): Search(64, 8, 5, math.inf),
+    ("quick", True): SearchSize(5, 2, 5, 8),
+    ("quick", False): SearchSize(2, 1, 1, 2),
+    ("full", True): SearchSize(64, 8, 5, math.inf),
+    ("full", False): SearchSize(64, 8, 5, math.inf),
 }
 # Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
 _COMPILING = 20.0
@@ -292,7 +292,7 @@ class Rounds:
         self.compiled: list[Candidate] = []
         self.said: list[Considered] = []
         self.cut_short = False
-        self._timing: Timing | None = None
+        self._timing: CandidateTimer | None = None
 
     def run(self, candidates: Sequence[Candidate]) -> None:
         """Runs one round. However little time there is, the first of all candidates is compiled and timed.
@@ -329,7 +329,7 @@ class Rounds:
         self.cut_short = self.cut_short or over
         return over
 
-    def time(self, ready: Ready, timing: Timing | None) -> None:
+    def time(self, ready: Ready, timing: CandidateTimer | None) -> None:
         name = ready.candidate.name
         if timing is None:
             self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
@@ -392,15 +392,15 @@ def _assembled_aloud(
     return found
 
 
-def _timing(program: TensorProgram, example: Example, device: torch.device) -> Timing | None:
+def _timing(program: TensorProgram, example: Example, device: torch.device) -> CandidateTimer | None:
     """Makes what times candidates; None where the GPU has no memory for other operands beside the user's."""
     with suppress(torch.OutOfMemoryError):
-        return Timing(program, example, device)
+        return CandidateTimer(program, example, device)
     torch.cuda.empty_cache()
     return None
 
 
-class Timing:
+class CandidateTimer:
     """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
