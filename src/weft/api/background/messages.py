@@ -54,7 +54,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Reply:
     """What became of a request.
 
     Attributes:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft.api.background.messages import Outcome, Request
+from weft.api.background.messages import Reply, Request
 from weft.api.background.process import GoneError, Process
 from weft.run import stats
 
@@ -39,7 +39,7 @@ class Pending:
     """
 
     request: Callable[[], Request]
-    install: Callable[[Outcome], bool]
+    install: Callable[[Reply], bool]
     wanted: Callable[[], bool]
     size: int = 0
     done: threading.Event = field(default_factory=threading.Event)
@@ -78,7 +78,7 @@ class Requests:
                 self._ensure_thread()
                 self._condition.notify_all()
         if refused is not None:
-            self._finish(pending, Outcome(failure=refused))
+            self._finish(pending, Reply(failure=refused))
 
     def pending(self) -> list[Pending]:
         """List what is not answered yet."""
@@ -106,7 +106,7 @@ class Requests:
         return None
 
     def _work(self) -> None:
-        """Outcome requests until there has been none for a while."""
+        """Reply requests until there has been none for a while."""
         while True:
             self._start_process()
             with self._condition:
@@ -128,28 +128,28 @@ class Requests:
                     self._deaths = _MOST_DEATHS
 
     def _answer(self, pending: Pending) -> None:
-        answer = Outcome()
+        answer = Reply()
         if pending.wanted():
             try:
                 answer = self._asked(pending)
             except GoneError as error:
-                answer = Outcome(failure=f"the process that compiles {error}")
+                answer = Reply(failure=f"the process that compiles {error}")
                 self._deaths += not self._closed
                 self._end_process()
             except Exception as error:  # noqa: BLE001 - whatever cannot be sent stays with PyTorch, and it is said
-                answer = Outcome(failure=f"{type(error).__name__}: {error}")
+                answer = Reply(failure=f"{type(error).__name__}: {error}")
         with self._condition:
             self._current = None
         self._finish(pending, answer)
 
-    def _asked(self, pending: Pending) -> Outcome:
+    def _asked(self, pending: Pending) -> Reply:
         with self._working:
             request, process = pending.request(), self._process
         if process is None:
             raise GoneError("cannot be started")
         return process.ask(request)
 
-    def _finish(self, pending: Pending, answer: Outcome) -> None:
+    def _finish(self, pending: Pending, answer: Reply) -> None:
         """Have the answer take effect; whatever that fails with, PyTorch goes on."""
         with self._working:
             for name, times in answer.counted.items():
@@ -157,7 +157,7 @@ class Requests:
             try:
                 serves = pending.install(answer)
             except Exception as error:  # noqa: BLE001 - a library that cannot be loaded, an operation that is not known here
-                serves = pending.install(Outcome(failure=f"{type(error).__name__}: {error}"))
+                serves = pending.install(Reply(failure=f"{type(error).__name__}: {error}"))
             stats.count("served" if serves else "failed")
             pending.done.set()
 

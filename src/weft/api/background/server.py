@@ -22,7 +22,7 @@ import torch
 
 from weft.api.backend import compile_graph, in_pytorch
 from weft.api.background.graphs import Received, tensors_of, unpacked_graph
-from weft.api.background.messages import ClassRequest, GraphRequest, Outcome, Request, Said, difference
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, Said, difference
 from weft.api.background.plans import packed_plan
 from weft.api.known import remember, served
 from weft.api.losses import say_what_is_lost
@@ -63,7 +63,7 @@ class _Graph:
     run: Runner
     sent: set[str] = field(default_factory=set[str])
 
-    def answer(self, arguments: Sequence[Any]) -> Outcome:
+    def answer(self, arguments: Sequence[Any]) -> Reply:
         """Choose for arguments of one size class."""
         choice = self._choice(arguments)
         plans: dict[Any, bytes] = {}
@@ -72,7 +72,7 @@ class _Graph:
             assert made is not None
             plans[choice] = packed_plan(made, self.received.gm, whole=self.received.whole)
             self.sent.add(choice)
-        return Outcome(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans)
+        return Reply(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans)
 
     def _choice(self, arguments: Sequence[Any]) -> Choice:
         if self.run is self.eager:
@@ -122,10 +122,10 @@ class Server:
     def __init__(self) -> None:
         self._graphs: OrderedDict[int, _Graph] = OrderedDict()
 
-    def answer(self, request: Request) -> Outcome:
-        """Outcome a request; whatever fails is said in the answer."""
+    def answer(self, request: Request) -> Reply:
+        """Reply a request; whatever fails is said in the answer."""
         before = stats.snapshot()
-        failure, answer = None, Outcome()
+        failure, answer = None, Reply()
         with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
@@ -140,7 +140,7 @@ class Server:
         counted = difference(before, stats.snapshot())
         return replace(answer, failure=failure, said=told, counted=counted)
 
-    def _compiled(self, request: GraphRequest) -> Outcome:
+    def _compiled(self, request: GraphRequest) -> Reply:
         for number in self._graphs.keys() - request.alive:
             del self._graphs[number]
         received, arguments = unpacked_graph(request.graph), tensors_of(request.arguments)
@@ -154,7 +154,7 @@ class Server:
                 number = next((n for n, graph in self._graphs.items() if graph.run is run), None)
                 if number is not None:
                     stats.count("kernels", kernels)
-                    return Outcome(known=(number, places), conditions=received.conditions())
+                    return Reply(known=(number, places), conditions=received.conditions())
             made = compile_graph(gm, arguments, captured=captured)
             run = faster(made, eager, changing_sizes(gm))
             remember(captured, made, run)
@@ -169,7 +169,7 @@ class Server:
             self._graphs.popitem(last=False)
         return answer
 
-    def _measured(self, request: ClassRequest) -> Outcome:
+    def _measured(self, request: ClassRequest) -> Reply:
         graph = self._graphs.get(request.number)
         if graph is None:
             raise UnsupportedError("the process that compiled this graph is gone")

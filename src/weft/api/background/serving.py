@@ -16,7 +16,7 @@ from torch import fx
 
 from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import forms_of
-from weft.api.background.messages import ClassRequest, GraphRequest, Outcome
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply
 from weft.api.background.plans import unpacked_plan
 from weft.api.background.requests import QUEUE, Pending
 from weft.api.known import called_with
@@ -92,12 +92,12 @@ class DeferredGraph:
         self,
         request: Callable[[], GraphRequest | ClassRequest],
         size: int,
-        install: Callable[[DeferredGraph, Outcome], bool],
+        install: Callable[[DeferredGraph, Reply], bool],
     ) -> None:
         """Has the other process asked; nothing waits for this graph that holds it."""
         mine = weakref.ref(self)
 
-        def installed(answer: Outcome) -> bool:
+        def installed(answer: Reply) -> bool:
             own = mine()
             return own is not None and install(own, answer)
 
@@ -108,7 +108,7 @@ class DeferredGraph:
     def _class_of_example(self) -> tuple[int, ...]:
         return tuple([math.prod(self.arguments[i].shape).bit_length() for i in self.changing])
 
-    def _install(self, answer: Outcome, sizes: tuple[int, ...]) -> bool:
+    def _install(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
         """Makes calls run what was chosen for the class `sizes`; tells whether the request came to something."""
         run = self._found(answer)
         self._classes[sizes] = run
@@ -120,7 +120,7 @@ class DeferredGraph:
             self.run = self._telling(answer, steady) if answer.said or answer.failure is not None else steady
         return answer.failure is None
 
-    def _found(self, answer: Outcome) -> Runner:
+    def _found(self, answer: Reply) -> Runner:
         with again(self.ambience.options):
             for name, data in answer.plans.items():
                 self._plans[name] = unpacked_plan(data, self.gm, self.eager).run
@@ -138,7 +138,7 @@ class DeferredGraph:
 
         return call
 
-    def _telling(self, answer: Outcome, steady: Runner) -> Runner:
+    def _telling(self, answer: Reply, steady: Runner) -> Runner:
         """Gives warnings at the next call, in the user's own thread."""
         lock = threading.Lock()
 
@@ -171,7 +171,7 @@ class DeferredGraph:
         request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
         self._put(lambda: request, 0, lambda own, answer: own._measured(answer, sizes))  # noqa: SLF001
 
-    def _measured(self, answer: Outcome, sizes: tuple[int, ...]) -> bool:
+    def _measured(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
         """Makes calls of this class run what was found to be fastest; where nothing was found, what ran goes on."""
         if answer.failure is not None:
             return False
