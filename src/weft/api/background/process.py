@@ -1,4 +1,4 @@
-"""The process that compiles: started by this one, niced, in a session of its own; it ends when this one does.
+"""The process that compiles: started by this one, niced, in a process group of its own; it ends when this one does.
 
 It is started as a new Python, never forked off: this process may have threads, and a GPU's context. A message is its length in 8
 bytes, then so many bytes.
@@ -40,7 +40,7 @@ class Process:
             env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,  # no session: Linux gives each session its share of the processors, whatever the nice value
         )
 
     @property

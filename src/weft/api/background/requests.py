@@ -35,6 +35,7 @@ class Pending:
         install: takes the answer, in the thread; returns whether there is something new to run.
         wanted: tells whether anybody still waits for the answer.
         size: bytes that it holds.
+        is_first: whether PyTorch runs what it is about until it is answered.
         done: set when the request is answered, or has come to nothing.
     """
 
@@ -42,6 +43,7 @@ class Pending:
     install: Callable[[Reply], bool]
     wanted: Callable[[], bool]
     size: int = 0
+    is_first: bool = True
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -114,10 +116,16 @@ class Requests:
                     self._thread = None
                 if self._closed or self._thread is None:
                     break
-                self._current = self._waiting.popleft()
-                self._bytes -= self._current.size
+                self._current = self._next()
             self._answer(self._current)
         self._end_process()
+
+    def _next(self) -> Pending:
+        """Take the first that nothing of weft's runs for yet; else the first."""
+        found = next((each for each in self._waiting if each.is_first), self._waiting[0])
+        self._waiting.remove(found)
+        self._bytes -= found.size
+        return found
 
     def _start_process(self) -> None:
         with self._working:

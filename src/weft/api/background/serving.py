@@ -27,7 +27,7 @@ from weft.plan import Runner, warn
 from weft.run import stats
 
 _numbers = count()
-_alive: weakref.WeakValueDictionary[int, DeferredGraph] = weakref.WeakValueDictionary()
+_alive: dict[int, weakref.ref[DeferredGraph]] = {}
 _MOST_CLASSES = 256
 
 
@@ -64,7 +64,7 @@ class DeferredGraph:
 
     def __post_init__(self) -> None:
         self.number = next(_numbers)
-        _alive[self.number] = self
+        _alive[self.number] = weakref.ref(self)
         self._ask()
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -84,7 +84,7 @@ class DeferredGraph:
         def request() -> GraphRequest:
             own = mine()
             assert own is not None
-            return GraphRequest(own.number, own.graph, own.arguments, own.ambience, frozenset(_alive.keys()))
+            return GraphRequest(own.number, own.graph, own.arguments, own.ambience, _numbers_alive())
 
         self._put(request, len(self.graph), lambda own, answer: own._install(answer, own._class_of_example()))  # noqa: SLF001
 
@@ -101,8 +101,8 @@ class DeferredGraph:
             own = mine()
             return own is not None and install(own, answer)
 
-        pending = Pending(request, installed, lambda: mine() is not None, size)
-        self.asked = [*(each for each in self.asked if not each.done.is_set()), pending]
+        pending = Pending(request, installed, lambda: mine() is not None, size, is_first=self.run is None)
+        self.asked.append(pending)
         QUEUE.put(pending)
 
     def _class_of_example(self) -> tuple[int, ...]:
@@ -126,7 +126,10 @@ class DeferredGraph:
                 self._plans[name] = unpacked_plan(data, self.gm, self.eager).run
         if answer.known is not None:
             number, places = answer.known
-            return called_with(_alive[number], places)
+            other = _alive[number]()
+            if other is None:
+                raise LookupError("the graph whose kernels serve for this one is gone")
+            return called_with(other, places)
         return self.eager if answer.choice is None else self._plans.get(answer.choice, self.eager)
 
     def _where(self, conditions: Sequence[RuntimeNumber], steady: Runner) -> Runner:
@@ -158,8 +161,8 @@ class DeferredGraph:
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self._classes.get(sizes)
         if run is None:
-            run = self._classes.setdefault(sizes, self._nearest(sizes))
-            if len(self._classes) < _MOST_CLASSES:
+            run = self._nearest(sizes)
+            if len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
                 self._ask_for_class(sizes, arguments)
         return run(*arguments)
 
@@ -177,6 +180,15 @@ class DeferredGraph:
             return False
         self._classes[sizes] = self._found(answer)
         return True
+
+
+def _numbers_alive() -> frozenset[int]:
+    """Returns the graphs that may still be called, and forgets the others."""
+    found = tuple(_alive.items())  # at once: other threads add to it
+    for number, each in found:
+        if each() is None:
+            _alive.pop(number, None)
+    return frozenset(_alive)
 
 
 def _error(failure: str) -> WeftError:
