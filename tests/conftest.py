@@ -135,5 +135,5 @@ def _fresh_state() -> Iterator[None]:
     ):
         if module in sys.modules:
             getattr(sys.modules[module], said).clear()
-    if "weft.api.backend" in sys.modules:
-        sys.modules["weft.api.backend"]._known.clear()
+    if "weft.api.known" in sys.modules:
+        sys.modules["weft.api.known"]._known.clear()

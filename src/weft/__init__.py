@@ -6,7 +6,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from weft import errors
-from weft.api import Program, Report, compile, equivalent, load, optimize  # noqa: A004 - as torch.compile
+from weft.api import Program, Report, compile, equivalent, load, optimize, ready  # noqa: A004 - as torch.compile
 from weft.options import options
 from weft.run.stats import snapshot as stats
 from weft.verify import Draws, Judgement, Verdict, judge
@@ -30,5 +30,6 @@ __all__ = [
     "load",
     "optimize",
     "options",
+    "ready",
     "stats",
 ]

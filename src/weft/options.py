@@ -106,6 +106,11 @@ class Options:
         _choice("auto", "never"),
         '"auto": the first call of what `weft.compile` made is timed against PyTorch, and the faster runs; "never": weft does',
     )
+    compile: Literal["blocking", "background"] = _option(
+        "blocking",
+        _choice("blocking", "background"),
+        '"background": calls run in PyTorch while another process compiles, then in weft; "blocking": a first call compiles',
+    )
     effort: Literal["none", "quick", "full"] = _option(
         "quick",
         _choice("none", "quick", "full"),
@@ -166,8 +171,8 @@ class Options:
         """Write stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, judge, measure, effort, tune_seconds, mode, log,
-        progress, defects, debug_checks.
+        is as good under another value of them: cache_dir, verify, judge, measure, compile, effort, tune_seconds, mode,
+        log, progress, defects, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])
         return ";".join(f"{name}={getattr(self, name)!r}" for name in in_key)

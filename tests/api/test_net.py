@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import weft
-from weft.api import backend as general
+from weft.api import known as general
 from weft.api import net
 from weft.errors import DefectError, LeftToPyTorchWarning
 from weft.plan.execute import runner
@@ -44,7 +44,7 @@ PLACES = {
     "the plan": ("weft.api.backend.plan", None),
     "the trial": ("weft.api.backend.faster", None),
     "the text that runs it": ("weft.plan.execute.plan.runner", None),
-    "the outline": ("weft.api.backend.Outline.of", None),
+    "the outline": ("weft.api.known.Outline.of", None),
     "what is lost": ("weft.api.losses.mostly_left", None),
 }
 

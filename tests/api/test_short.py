@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.api import backend as general
+from weft.api import known as general
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,11 @@ In: a PyTorch function or module. Out: a compiled callable (`compile`, the `weft
 can be run and asked (`optimize`): kernels, fallbacks, trace, explain. Options and errors are `weft.options`, `weft.errors`.
 """
 
+from weft.api.background.asked import ready
 from weft.api.compile import compile  # noqa: A004 - the public name, as torch.compile
 from weft.api.equivalent import equivalent
 from weft.api.optimize import optimize
 from weft.api.program import Program, load
 from weft.api.report import Report
 
-__all__ = ["Program", "Report", "compile", "equivalent", "load", "optimize"]
+__all__ = ["Program", "Report", "compile", "equivalent", "load", "optimize", "ready"]

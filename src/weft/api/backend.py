@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
+from weft.api.background.asked import ask_for, in_background
+from weft.api.known import called_with, remember, served
 from weft.api.losses import say_what_is_lost
 from weft.api.net import safe, say
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
-from weft.capture import ArgumentPlace, Captured, Outline, capture, serves
-from weft.defects import is_defect, note, noticed
+from weft.capture import ArgumentPlace, Captured, capture
+from weft.defects import is_defect, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
@@ -26,87 +24,6 @@ from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, pla
 from weft.plan.targets import toolchain
 from weft.run import stats
 from weft.target import Target
-
-_MOST = 128
-_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class General:
-    """A graph with sizes that change from call to call, and what runs it, for as long as PyTorch holds that.
-
-    Attributes:
-        outline: of the graph.
-        settings: all beside the graph that its kernels depend on.
-        run: takes its arguments.
-        kernels: how many it has.
-    """
-
-    outline: Outline
-    settings: tuple[Any, ...]
-    run: weakref.ref[Callable[..., Sequence[Any]]]
-    kernels: int
-
-
-_known: deque[General] = deque(maxlen=_MOST)
-
-
-def remember(captured: Captured, made: Plan, run: Runner) -> None:
-    """Lets `run`, which stands for a graph, serve others that are the same at one size.
-
-    To be called once the graph is planned, which may add guards.
-    """
-    outline = _outline(captured) if made.kernels else None
-    if outline is not None and outline.is_general:
-        with _lock:
-            _known.append(General(outline, _settings(), weakref.ref(run), len(made.kernels)))
-
-
-def served(captured: Captured) -> tuple[Runner, tuple[ArgumentPlace, ...], int] | None:
-    """Finds what runs a graph with a size of 1 or 0, how to call it, and how many kernels it has; None where nothing known does."""
-    outline = _outline(captured)
-    if outline is None or not outline.is_short:
-        return None
-    with _lock:
-        known = list(_known)
-    for each in reversed(known):
-        run = each.run()
-        if run is None or each.settings != _settings():
-            continue
-        places = _places(each.outline, outline)
-        if places is not None:
-            return run, places, each.kernels
-    return None
-
-
-def _places(general: Outline, special: Outline) -> tuple[ArgumentPlace, ...] | None:
-    try:
-        return serves(general, special)
-    except Exception as error:  # noqa: BLE001 - a defect of weft's: the graph is compiled for itself, and it is reported
-        note(error)
-        return None
-
-
-def _outline(captured: Captured) -> Outline | None:
-    """Returns the outline of a captured graph; None for one that cannot be compared with others, which is compiled for itself."""
-    try:
-        return None if captured.recording is None else Outline.of(captured.recording)
-    except Exception as error:  # noqa: BLE001 - likewise
-        note(error)
-        return None
-
-
-def called_with(run: Runner, places: Sequence[ArgumentPlace]) -> Runner:
-    """Makes a runner that calls `run` with those arguments of another graph that are at `places`."""
-
-    def call(*arguments: Any) -> Sequence[Any]:
-        return run(*[arguments[p] if isinstance(p, int) else arguments[p[0]].shape[p[1]] for p in places])
-
-    return call
-
-
-def _settings() -> tuple[Any, ...]:
-    return current(), torch.get_num_threads(), torch.get_float32_matmul_precision()
 
 
 @traced_for
@@ -144,6 +61,11 @@ def fastest(
     with in_force(**options), noticed() as defects:
         eager = in_pytorch(gm)
         try:
+            if in_background(gm, example_inputs):
+                run = ask_for(gm, example_inputs, eager)
+                if noted is not None:
+                    noted(run, eager)
+                return safe(run, gm, eager)
             captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
             known = served(captured)
             if known is not None:

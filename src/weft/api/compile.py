@@ -7,6 +7,7 @@ import inspect
 import logging
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,6 +20,8 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from weft.api.backend import backend, fastest
+from weft.api.background.asked import Asked, keep_asked, start
+from weft.api.background.serving import DeferredGraph
 from weft.api.given import callable_of, demand_traceable
 from weft.api.recompiles import OWN
 from weft.api.tracing import traced_for
@@ -50,12 +53,14 @@ class Watched:
         options: fields of `weft.options`.
         direct: the arguments, as `_form` gives them, for which the function itself is called.
         open: False once a graph runs otherwise than in PyTorch, or without a trial.
+        asked: its graphs that are compiled in the background.
     """
 
     options: Mapping[str, Any]
     direct: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
     open: bool = True
     func: Callable[..., Any] = backend
+    asked: Asked = field(default_factory=list["weakref.ref[DeferredGraph]"])
     _trials: list[Trial] = field(default_factory=list[Trial])
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -63,6 +68,8 @@ class Watched:
         return fastest(gm, example_inputs, self.options, self._note)
 
     def _note(self, run: Runner, eager: Runner) -> None:
+        if isinstance(run, DeferredGraph):
+            self.asked.append(weakref.ref(run))
         if isinstance(run, Trial):
             self._trials.append(run)
         elif run is not eager or torch.is_grad_enabled():
@@ -148,6 +155,8 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
             todo=f'use torch.compile(fn, backend="weft", {theirs[0]}=...)',
         )
     with in_force(**options):  # an unknown option is an error now, not at the first call
+        if current().compile == "background":
+            start()
         watched = Watched(options)
         try:
             inner = dynamo_compile(model, watched)
@@ -157,8 +166,11 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
     if isinstance(inner, OptimizedModule):
         object.__setattr__(inner, "__class__", CompiledModule)
         inner.forward = direct_or(translating(inner.forward, cast("torch.nn.Module", model)), model, watched)
+        keep_asked(inner.forward, watched.asked)
         return inner
-    return functools.wraps(model)(direct_or(translating(inner, model), model, watched))
+    made = functools.wraps(model)(direct_or(translating(inner, model), model, watched))
+    keep_asked(made, watched.asked)
+    return made
 
 
 def _say_left(error: UnsupportedError) -> None:

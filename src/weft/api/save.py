@@ -13,7 +13,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -189,25 +189,47 @@ class _Writer:
 
     def kernel(self, kernel: Kernel) -> SavedKernel:
         """Return `kernel` as data, with its binaries as files."""
-        binaries = toolchain(kernel.target).saved(kernel.made, functools.partial(self.put, "kernels"))
-        return SavedKernel(
-            kernel.block_program,
-            kernel.schedule,
-            kernel.cost,
-            kernel.verdict,
-            kernel.reads,
-            kernel.writes,
-            kernel.source,
-            json.dumps(kernel.made.signature.to_json()),
-            kernel.key,
-            kernel.judged,
-            binaries,
-        )
+        return saved_kernel(kernel, functools.partial(self.put, "kernels"))
 
     def constant(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
         """Return shape, strides and type of a tensor, whose elements become a file."""
         self.put("constants", held.bytes_of(tensor))
         return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
+def saved_kernel(kernel: Kernel, put: Callable[[bytes], str]) -> SavedKernel:
+    """Return `kernel` as data; `put` takes a binary, and returns its name."""
+    return SavedKernel(
+        kernel.block_program,
+        kernel.schedule,
+        kernel.cost,
+        kernel.verdict,
+        kernel.reads,
+        kernel.writes,
+        kernel.source,
+        json.dumps(kernel.made.signature.to_json()),
+        kernel.key,
+        kernel.judged,
+        toolchain(kernel.target).saved(kernel.made, put),
+    )
+
+
+def restored_kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target) -> Kernel:
+    """Restore the kernel that `saved` is the data of, its binaries among `files` by name."""
+    built = toolchain(target).restored(saved, files)
+    return Kernel(
+        saved.block_program,
+        saved.schedule,
+        lambda: saved.cost,
+        saved.verdict,
+        saved.reads,
+        saved.writes,
+        built.made,
+        built.made.launch,
+        target,
+        built.assembled,
+        saved.judged,
+    )
 
 
 def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tensor]) -> Path:
@@ -334,20 +356,7 @@ class _Reader:
 
     def kernel(self, saved: SavedKernel) -> Kernel:
         """Restore the kernel that `saved` is the data of."""
-        built = toolchain(self.target).restored(saved, self.files)
-        return Kernel(
-            saved.block_program,
-            saved.schedule,
-            lambda: saved.cost,
-            saved.verdict,
-            saved.reads,
-            saved.writes,
-            built.made,
-            built.made.launch,
-            self.target,
-            built.assembled,
-            saved.judged,
-        )
+        return restored_kernel(saved, self.files, self.target)
 
 
 def _unread(value: Any) -> Any:

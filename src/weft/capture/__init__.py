@@ -25,7 +25,7 @@ from weft.capture.captured import (
     without_units,
 )
 from weft.capture.flags import as_read, carries_derivative
-from weft.capture.graph import capture
+from weft.capture.graph import capture, refused_at_once
 from weft.capture.memory import Effect, Piece, Written, apart
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
@@ -57,6 +57,7 @@ __all__ = [
     "laid_out",
     "location_of",
     "refusal",
+    "refused_at_once",
     "serves",
     "with_dims",
     "without_units",

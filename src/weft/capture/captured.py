@@ -81,6 +81,10 @@ class RuntimeNumber:
         function = eval(source, {"math": math, "torch": torch})  # noqa: S307
         object.__setattr__(self, "_function", function)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Gives a copy, or what a pickle gives, a function of its own."""
+        return RuntimeNumber, (self.expression, self.symbols)
+
     @property
     def tensors(self) -> tuple[Operand, ...]:
         """The operands that must be there to tell the number."""

@@ -41,7 +41,8 @@ def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool 
         return _refused(f"capture failed: {type(error).__name__}: {error}", None)
 
 
-def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool) -> Captured:
+def refused_at_once(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captured | None:
+    """Tells why PyTorch runs a graph, where that shows without recording it; None where it does not. Arguments as of `capture`."""
     wanted, where = gradient_line(gm)
     if wanted:
         return _refused("gradients are asked for, and weft makes forward kernels only", where)
@@ -60,6 +61,13 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: boo
             return _refused(
                 "an input is a tensor of zeros without memory, which PyTorch's tracing cannot tell from others", None
             )
+    return None
+
+
+def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool) -> Captured:
+    refused = refused_at_once(gm, example_inputs)
+    if refused is not None:
+        return refused
     recording = record(gm, meaning, doubles=doubles)
     held = recording.constants
     written = [recording.inputs.index(slot) for slot, _ in recording.writes]

@@ -173,7 +173,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
+        process_group=0,  # no session: Linux gives each session its share of the processors, whatever the nice value
     )
     try:
         output, _ = process.communicate(timeout=seconds)

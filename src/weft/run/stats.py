@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 from weft.errors import named
 
 Counter: TypeAlias = Literal[
-    "binaries_emitted", "cache_hits", "compiles", "fallbacks", "cache_write_failures", "slower", "library", "kernels"
+    "binaries_emitted",
+    "cache_hits",
+    "compiles",
+    "fallbacks",
+    "cache_write_failures",
+    "slower",
+    "library",
+    "kernels",
+    "asked",
+    "served",
+    "failed",
+    "meanwhile",
 ]
 
 
@@ -26,6 +38,10 @@ class Stats:
         slower: compiled graphs that PyTorch runs after all, since it was measured to be faster.
         library: compiled graphs whose matmuls PyTorch's library runs between weft's kernels, since that was measured to be faster.
         kernels: weft's own launches in the graphs that were compiled.
+        asked: what calls asked to have compiled in the background: graphs, and size classes of graphs to be timed.
+        served: how much of that is done, whatever was chosen to run.
+        failed: how much of it came to nothing, so that PyTorch, or what ran before, goes on.
+        meanwhile: calls of graphs that PyTorch ran while they were being compiled in the background.
     """
 
     binaries_emitted: int = 0
@@ -36,6 +52,15 @@ class Stats:
     slower: int = 0
     library: int = 0
     kernels: int = 0
+    asked: int = 0
+    served: int = 0
+    failed: int = 0
+    meanwhile: int = 0
+
+    @property
+    def in_progress(self) -> int:
+        """How much of what was asked for in the background is not done yet."""
+        return self.asked - self.served - self.failed
 
 
 class Counters:
@@ -43,21 +68,26 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stats = Stats()
+        self._counts = dict.fromkeys((each.name for each in fields(Stats)), 0)
 
     def count(self, counter: Counter, times: int = 1) -> None:
         """Adds `times` to one counter."""
         with self._lock:
-            now: int = getattr(self._stats, counter)
-            self._stats = replace(self._stats, **{counter: now + times})
+            self._counts[counter] += times
 
     def snapshot(self) -> Stats:
         """Returns the counts at this moment, all read together."""
         with self._lock:
-            return self._stats
+            return Stats(**self._counts)
+
+    def unlock(self) -> None:
+        """Begins with a lock that nobody holds, in a forked child: a thread that held it in the parent is not here."""
+        self._lock = threading.Lock()
 
 
 _PROCESS = Counters()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PROCESS.unlock)
 
 
 def count(counter: Counter, times: int = 1) -> None:

@@ -1,0 +1,257 @@
+"""What compiling in the background costs a caller: first results, full speed, calls meanwhile, a stream of sizes, a soak.
+
+    python benchmarks/background.py first  [--only NAME ...] [--processes N] [--json FILE]
+    python benchmarks/background.py stream [--calls N] [--json FILE]
+    python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE]
+
+`first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
+tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
+one after the other while the other process compiles, beside that of the same calls before it began; `full speed` is the time until
+`weft.ready` returns where nothing is called meanwhile. `stream`: calls of random lengths and batches on a process that has served
+two; of each call the time is compared with eager's on the same operands. `soak`: threads call with random sizes; each result is
+compared with eager's, and the memory of both processes is sampled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 1800
+_NAMES = ("mlp", "attention", "bert", "llama")
+_MODELS = """
+import json, os, random, sys, threading, time, warnings
+import torch
+import torch._dynamo
+import weft
+
+warnings.simplefilter("ignore")
+torch.set_grad_enabled(False)
+torch.manual_seed(0)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / 8, -1) @ v
+
+
+def found(name):
+    if name == "mlp":
+        layers = torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)
+        return torch.nn.Sequential(*layers).eval(), (torch.randn(256, 256),)
+    if name == "attention":
+        return attention, tuple(torch.randn(2, 4, 256, 64) for _ in range(3))
+    import transformers
+    sizes = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=1000)
+    if name == "bert":
+        model = transformers.BertModel(transformers.BertConfig(**sizes))
+    else:
+        model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, use_cache=False))
+    return model.eval(), (torch.randint(0, 1000, (2, 64)),)
+
+
+def timed(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def resident(pid):
+    try:
+        return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 / 2**20
+    except OSError:
+        return 0.0
+"""
+_FIRST = """
+name, mode = sys.argv[1:]
+function, inputs = found(name)
+for _ in range(3):
+    function(*inputs)
+figures = {"eager call": min(timed(lambda: function(*inputs)) for _ in range(20))}
+begin = time.perf_counter()
+if mode == "eager":
+    compiled = torch.compile(function, backend="eager")
+elif mode == "blocking":
+    compiled = weft.compile(function)
+else:
+    compiled = weft.compile(function, compile="background")
+compiled(*inputs)
+figures["first"] = time.perf_counter() - begin
+if mode == "busy":
+    calls = []
+    while weft.stats().in_progress:
+        calls.append(timed(lambda: compiled(*inputs)))
+    calls.sort()
+    figures |= {"median meanwhile": calls[len(calls) // 2], "worst meanwhile": calls[-1], "99th": calls[-len(calls) // 100]}
+elif mode == "background":
+    weft.ready(compiled)
+if mode != "eager":
+    figures["full"] = time.perf_counter() - begin
+figures["call"] = min(timed(lambda: compiled(*inputs)) for _ in range(20))
+figures["failed"] = weft.stats().failed
+print(json.dumps(figures))
+"""
+_STREAM = """
+calls, = map(int, sys.argv[1:])
+compiled = weft.compile(attention, compile="background")
+rng = random.Random(0)
+
+
+def operands():
+    batch, length = rng.randint(1, 16), rng.randint(1, 2048)
+    return [torch.randn(batch, length, 64) for _ in range(3)]
+
+
+for size in (100, 200):
+    compiled(*(torch.randn(4, size, 64) for _ in range(3)))
+    weft.ready(compiled)
+rows, wrong = [], 0
+for number in range(calls):
+    given = operands()
+    order = (attention, compiled) if number % 2 else (compiled, attention)
+    results = {}
+    times = {f: timed(lambda: results.update({f: f(*given)})) for f in order}
+    wrong += not torch.allclose(results[attention], results[compiled], rtol=1e-3, atol=1e-4)
+    rows.append((*given[0].shape[:2], times[attention], times[compiled]))
+late = sorted(own - 1.2 * eager for _, _, eager, own in rows)
+now = weft.stats()
+print(json.dumps({
+    "99th percentile of (time - 1.2 x eager's)": late[-max(1, len(late) // 100)], "worst": late[-1], "wrong": wrong,
+    "eager, all calls": sum(r[2] for r in rows), "weft, all calls": sum(r[3] for r in rows),
+    "asked": now.asked, "served": now.served, "failed": now.failed, "meanwhile": now.meanwhile,
+    "compiles by the other process": now.compiles, "rows": sorted(rows, key=lambda r: 1.2 * r[2] - r[3])[:12],
+}))
+"""
+_SOAK = """
+seconds, threads, backend = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+from weft.api.background.requests import QUEUE
+model, _ = found("mlp")
+layer = torch.nn.LayerNorm(256).eval()
+
+
+def block(x):
+    return torch.softmax(layer(x), -1) + x
+
+
+def compiled_by(f):
+    return weft.compile(f, compile="background") if backend == "weft" else torch.compile(f, backend="eager")
+
+
+pairs = [(f, compiled_by(f)) for f in (model, block, attention)]
+torch.set_num_threads(1)
+stop, wrong, done = threading.Event(), [], []
+
+
+def calls(seed):
+    torch.set_grad_enabled(False)
+    rng, own, count = random.Random(seed), torch.Generator().manual_seed(seed), 0
+    while not stop.is_set():
+        function, compiled = pairs[rng.randrange(3)]
+        shape = (rng.randint(1, 16), rng.randint(1, 128), 256)
+        given = [torch.randn(shape, generator=own) for _ in range(3 if function is attention else 1)]
+        try:
+            torch.testing.assert_close(compiled(*given), function(*given), rtol=1e-3, atol=1e-4)
+        except BaseException as error:
+            wrong.append(f"{shape}: {error}"[:500])
+            return
+        count += 1
+    done.append(count)
+
+
+running = [threading.Thread(target=calls, args=(n,)) for n in range(threads)]
+for thread in running:
+    thread.start()
+begin, samples = time.monotonic(), []
+while (now := time.monotonic() - begin) < seconds:
+    other = QUEUE.process
+    samples.append((round(now, 1), round(resident(os.getpid()), 1), round(resident(other.number), 1) if other else 0.0))
+    time.sleep(min(5.0, seconds / 20))
+stop.set()
+for thread in running:
+    thread.join()
+now = weft.stats()
+half = len(samples) // 2
+print(json.dumps({
+    "calls": sum(done), "wrong": wrong, "asked": now.asked, "served": now.served, "failed": now.failed,
+    "MiB at half time": samples[half][1], "MiB at the end": samples[-1][1], "seconds, MiB here, MiB there": samples,
+}))
+"""
+
+
+def process(script: str, *arguments: str) -> dict[str, Any]:
+    """Run a script in a new process with an empty cache, and return the figures that it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", _MODELS + script, *arguments],
+            env={**os.environ, "WEFT_CACHE_DIR": str(Path(folder) / "cache")},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def first(names: list[str], processes: int) -> dict[str, Any]:
+    """Measure first results, full speed and calls meanwhile; times in seconds."""
+    found: dict[str, Any] = {}
+    for name in names:
+        runs: dict[str, list[dict[str, float]]] = {"eager": [], "blocking": [], "background": [], "busy": []}
+        for _ in range(processes):
+            for mode, made in runs.items():
+                made.append(process(_FIRST, name, mode))
+        medians = {
+            mode: {figure: statistics.median(run[figure] for run in made) for figure in made[0]}
+            for mode, made in runs.items()
+        }
+        background, busy = medians["background"], medians["busy"]
+        found[name] = {
+            "first result / backend eager's": background["first"] / medians["eager"]["first"],
+            "full speed / blocking": background["full"] / medians["blocking"]["full"],
+            "median call meanwhile / eager": busy["median meanwhile"] / busy["eager call"],
+            "worst call meanwhile - eager": busy["worst meanwhile"] - busy["eager call"],
+            "medians": medians,
+        }
+        shown = {k: round(v, 3) for k, v in found[name].items() if k != "medians"}
+        sys.stdout.write(f"{name}: {shown}\n")
+        sys.stdout.flush()
+    return found
+
+
+def main() -> None:
+    """Measure what is asked for, print it and write it as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=("first", "stream", "soak"))
+    parser.add_argument("--only", nargs="+", default=list(_NAMES), choices=_NAMES)
+    parser.add_argument("--processes", type=int, default=3, help="new processes for each figure")
+    parser.add_argument("--calls", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument(
+        "--backend", choices=("weft", "eager"), default="weft", help="soak: eager, to compare its memory"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    given = parser.parse_args()
+    match given.what:
+        case "first":
+            found = first(given.only, given.processes)
+        case "stream":
+            found = process(_STREAM, str(given.calls))
+        case _:
+            found = process(_SOAK, str(given.seconds), str(given.threads), given.backend)
+    if given.what != "first":
+        sys.stdout.write(f"{json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1)}\n")
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

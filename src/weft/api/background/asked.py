@@ -1,0 +1,87 @@
+"""Asking for a graph's kernels from within Dynamo's call, and waiting for them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+from torch import fx
+
+from weft.api.background.ambience import Ambience
+from weft.api.background.graphs import forms_of, packed_graph
+from weft.api.background.requests import QUEUE, wait
+from weft.api.background.serving import DeferredGraph
+from weft.api.recompiles import say_what_is_fixed
+from weft.api.tracing import guard_forward_derivatives
+from weft.capture import refused_at_once
+from weft.errors import CompilerError, named
+from weft.options import current
+from weft.plan import Runner, changing_sizes, home, warn
+from weft.run.cache import CacheFolder
+from weft.target import CPU
+
+Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
+"""The graphs of one compiled function that are, or were, compiled in the background."""
+_ASKED = "weft_asked"
+
+
+def in_background(gm: fx.GraphModule, arguments: Sequence[Any]) -> bool:
+    """Tell whether a graph is to be compiled in the background.
+
+    Not where that was not asked for, for a graph that PyTorch runs anyhow, which costs nothing to find out, and on a GPU.
+    """
+    if current().compile != "background" or home(arguments) != CPU:
+        return False
+    return refused_at_once(gm, arguments) is None
+
+
+def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runner:
+    """Ask for kernels for a graph, and return what runs it: PyTorch now, and what was chosen once that is known.
+
+    Where the graph cannot be sent to another process PyTorch runs it for good, with a warning.
+
+    Raises:
+        CacheFolderError: the cache folder is not safe.
+    """
+    say_what_is_fixed()
+    guard_forward_derivatives()
+    CacheFolder()
+    try:
+        sent, forms = packed_graph(gm), forms_of(arguments)
+    except Exception as error:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
+        what = f"this graph cannot be compiled in the background: {type(error).__name__}: {error}"
+        warn("this graph", CompilerError(what, todo='nothing: PyTorch runs it; or compile it with compile="blocking"'))
+        return eager
+    return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm))
+
+
+def start() -> None:
+    """Start the process that compiles, where it will be needed soon."""
+    QUEUE.start()
+
+
+@named("weft.ready")
+def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
+    """Wait until all that calls of `f` have asked for in the background is compiled and serves, or has failed.
+
+    `weft.stats()` counts both. What was not asked for in the background is ready at once; of a function that `torch.compile` made,
+    all that this process asked for is waited for.
+
+    Args:
+        f: what `weft.compile`, or `torch.compile` with the backend "weft", returned.
+        timeout: seconds to wait at most; None: as long as it takes.
+
+    Returns:
+        Whether nothing is left to wait for.
+    """
+    kept = getattr(f, _ASKED, None) or getattr(getattr(f, "forward", None), _ASKED, None)
+    if kept is None:
+        return wait(QUEUE.pending(), timeout)
+    graphs = [each() for each in tuple(cast("Asked", kept))]
+    return wait([pending for graph in graphs if graph is not None for pending in graph.asked], timeout)
+
+
+def keep_asked(f: Callable[..., Any], asked: Asked) -> None:
+    """Let `ready(f)` know the graphs of `f`."""
+    setattr(f, _ASKED, asked)

@@ -1,0 +1,86 @@
+"""What this process and the one that compiles say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from weft.api.background.ambience import Ambience
+from weft.capture import ArgumentPlace, RuntimeNumber
+from weft.plan.measure.measured import Choice
+from weft.run.stats import Counter, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRequest:
+    """Asks for kernels for a graph.
+
+    Attributes:
+        number: of the graph.
+        graph: as `packed_graph` wrote it.
+        arguments: as `forms_of` describes them.
+        ambience: settings of the call.
+        alive: the graphs that may still be called, by number.
+    """
+
+    number: int
+    graph: bytes = field(repr=False)
+    arguments: tuple[Any, ...]
+    ambience: Ambience = field(repr=False)
+    alive: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRequest:
+    """Asks what is fastest for arguments of another size class; attributes as of `GraphRequest`."""
+
+    number: int
+    arguments: tuple[Any, ...]
+    ambience: Ambience = field(repr=False)
+
+
+Request: TypeAlias = GraphRequest | ClassRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A warning to be given in the other process."""
+
+    category: type[Warning]
+    message: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a request.
+
+    Attributes:
+        choice: which of `plans`, now or earlier, runs; None where nothing does, so that PyTorch does.
+        tried: whether the choice was made by timing, so that for other sizes another one may be right.
+        plans: those that were not sent before, as `packed_plan` wrote them.
+        known: another graph, by number, that serves for this one, and where the arguments that it takes are among this one's.
+        conditions: what must be true of a call's sizes, beside what PyTorch checks; PyTorch runs other calls.
+        failure: why it came to nothing; the user is told.
+        said: warnings.
+        counted: what was counted meanwhile, for `weft.stats()`.
+    """
+
+    choice: Choice | None = None
+    tried: bool = False
+    plans: Mapping[Literal["weft", "library"], bytes] = field(
+        default_factory=dict[Literal["weft", "library"], bytes], repr=False
+    )
+    known: tuple[int, tuple[ArgumentPlace, ...]] | None = None
+    conditions: tuple[RuntimeNumber, ...] = ()
+    failure: str | None = None
+    said: tuple[Said, ...] = ()
+    counted: Mapping[Counter, int] = field(default_factory=dict[Counter, int])
+
+
+def difference(before: Stats, after: Stats) -> dict[Counter, int]:
+    """Return what was counted between two moments."""
+    names: list[Any] = [each.name for each in fields(Stats)]
+    return {name: now - then for name in names if (now := getattr(after, name)) != (then := getattr(before, name))}

@@ -1,0 +1,235 @@
+"""The process that compiles for another one: graphs come in, plans go out, one after the other, at a low priority.
+
+It ends when the other process does: a thread watches the pipe, and who the parent is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from weft.api.backend import compile_graph, in_pytorch
+from weft.api.background.graphs import Received, tensors_of, unpacked_graph
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, Said, difference
+from weft.api.background.plans import packed_plan
+from weft.api.known import remember, served
+from weft.api.losses import say_what_is_lost
+from weft.api.net import say
+from weft.capture import capture
+from weft.defects import noticed
+from weft.errors import UnsupportedError, WrongKernelError
+from weft.plan import Plan, Runner, Trial, changing_sizes, faster, home
+from weft.plan.measure.measured import Choice
+from weft.plan.targets import toolchain
+from weft.run import stats
+
+_LENGTH = 8
+_MOST_GRAPHS = 64
+"""Graphs that are kept to be timed for other sizes."""
+_MOST_BYTES = 3 << 30
+"""Bytes of memory after which the process ends, to be started anew for the next request."""
+_MOST_OF_ARGUMENTS = 2 << 30
+"""Bytes of arguments, whose elements are made here, up to which kernels are timed; and at most a quarter of the free memory."""
+_END_SECONDS = 2.0
+
+
+@dataclass(eq=False)
+class _Graph:
+    """A graph that was compiled here.
+
+    Attributes:
+        received: it.
+        plan: what was made of it.
+        eager: runs it in PyTorch.
+        run: runs it in weft, on trial or not.
+        sent: the names of the plans that the other process has.
+    """
+
+    received: Received
+    plan: Plan
+    eager: Runner
+    run: Runner
+    sent: set[str] = field(default_factory=set[str])
+
+    def answer(self, arguments: Sequence[Any]) -> Reply:
+        """Choose for arguments of one size class."""
+        choice = self._choice(arguments)
+        plans: dict[Any, bytes] = {}
+        if choice in ("weft", "library") and choice not in self.sent:
+            made = self.run.library if choice == "library" and isinstance(self.run, Trial) else self.plan
+            assert made is not None
+            plans[choice] = packed_plan(made, self.received.gm, whole=self.received.whole)
+            self.sent.add(choice)
+        return Reply(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans)
+
+    def _choice(self, arguments: Sequence[Any]) -> Choice:
+        if self.run is self.eager:
+            return "PyTorch"
+        if not isinstance(self.run, Trial) or not _fits(arguments):
+            return "weft"
+        with torch.no_grad():
+            _fill(arguments)
+            try:
+                self.eager(*arguments)
+            except Exception:  # noqa: BLE001 - what it needs of its arguments' content is not known here
+                return "weft"
+            try:
+                chosen = self.run.choose(arguments)
+            except WrongKernelError as error:
+                say(self.received.gm, arguments, error)
+                return "PyTorch"
+        return "PyTorch" if chosen is self.eager else "weft" if chosen is self.plan.run else "library"
+
+
+def _fits(arguments: Sequence[Any]) -> bool:
+    size = sum(a.numel() * a.element_size() for a in arguments if isinstance(a, torch.Tensor))
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return size <= min(_MOST_OF_ARGUMENTS, free // 4)
+
+
+def _fill(arguments: Sequence[Any]) -> None:
+    """Write elements: small ones about 0 into matrices, others about 1; 0 for integers, which are indices into anything."""
+    generator = torch.Generator().manual_seed(0)
+    for each in arguments:
+        if not isinstance(each, torch.Tensor) or not each.numel():
+            continue
+        if each.dtype.is_floating_point:
+            drawn = torch.randn(each.shape, generator=generator)
+            each.copy_(drawn * each.shape[-1] ** -0.5 if each.ndim > 1 else 1.0 + 0.1 * drawn)
+        elif each.dtype is torch.bool:
+            each.fill_(True)
+        elif each.is_complex():
+            each.fill_(1.0)
+        else:
+            each.zero_()
+
+
+class Server:
+    """Answers requests."""
+
+    def __init__(self) -> None:
+        self._graphs: OrderedDict[int, _Graph] = OrderedDict()
+
+    def answer(self, request: Request) -> Reply:
+        """Reply a request; whatever fails is said in the answer."""
+        before = stats.snapshot()
+        failure, answer = None, Reply()
+        with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                match request:
+                    case GraphRequest():
+                        answer = self._compiled(request)
+                    case ClassRequest():
+                        answer = self._measured(request)
+            except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch runs there, and it is said there
+                failure = f"{type(error).__name__}: {error}"
+        told = tuple(Said(w.category, str(w.message), w.filename, w.lineno) for w in said if _is_for_users(w))
+        counted = difference(before, stats.snapshot())
+        return replace(answer, failure=failure, said=told, counted=counted)
+
+    def _compiled(self, request: GraphRequest) -> Reply:
+        for number in self._graphs.keys() - request.alive:
+            del self._graphs[number]
+        received, arguments = unpacked_graph(request.graph), tensors_of(request.arguments)
+        gm = received.gm
+        with noticed() as defects:
+            eager = in_pytorch(gm)
+            captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
+            known = served(captured)
+            if known is not None:
+                run, places, kernels = known
+                number = next((n for n, graph in self._graphs.items() if graph.run is run), None)
+                if number is not None:
+                    stats.count("kernels", kernels)
+                    return Reply(known=(number, places), conditions=received.conditions())
+            made = compile_graph(gm, arguments, captured=captured)
+            run = faster(made, eager, changing_sizes(gm))
+            remember(captured, made, run)
+            conditions = received.conditions()
+            if not defects:
+                say_what_is_lost(gm, made, arguments)
+            graph = self._graphs[request.number] = _Graph(received, made, eager, run)
+            answer = replace(graph.answer(arguments), conditions=conditions)
+        if defects:
+            say(gm, arguments, defects[0])
+        while len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return answer
+
+    def _measured(self, request: ClassRequest) -> Reply:
+        graph = self._graphs.get(request.number)
+        if graph is None:
+            raise UnsupportedError("the process that compiled this graph is gone")
+        self._graphs.move_to_end(request.number)
+        return graph.answer(tensors_of(request.arguments))
+
+
+def _is_for_users(warning: warnings.WarningMessage) -> bool:
+    return issubclass(warning.category, RuntimeWarning | UserWarning)
+
+
+def main() -> None:
+    """Serve the process that started this one, until it ends."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # what is printed here is no answer
+    signal.signal(signal.SIGTERM, _end)
+    threading.Thread(target=_watch, args=(requests.fileno(), os.getppid()), daemon=True).start()
+    server = Server()
+    while (request := _read(requests)) is not None:
+        data = pickle.dumps(server.answer(request), protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            answers.write(len(data).to_bytes(_LENGTH, "little"))
+            answers.write(data)
+            answers.flush()
+        except OSError:
+            return
+        if _resident() > _MOST_BYTES:
+            return
+
+
+def _end(number: int, frame: Any) -> None:
+    """End as at the end of a program, so that temporary files are removed; once."""
+    del frame
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _read(stream: BinaryIO) -> Request | None:
+    """Read a request; None at the end."""
+    head = stream.read(_LENGTH)
+    length = int.from_bytes(head, "little")
+    data = stream.read(length)
+    return pickle.loads(data) if len(head) == _LENGTH and len(data) == length else None  # noqa: S301 - of the parent's
+
+
+def _resident() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _watch(fd: int, parent: int) -> None:
+    """End this process, and what it started, once the other one has closed its end of the pipe, or is no longer the parent."""
+    poll = select.poll()
+    poll.register(fd, 0)  # that it is closed is reported anyhow
+    while not poll.poll(1000) and os.getppid() == parent:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_SECONDS)
+    os.killpg(0, signal.SIGKILL)

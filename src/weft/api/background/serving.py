@@ -1,0 +1,198 @@
+"""What stands for a graph that is compiled in the background: PyTorch until the answer is here, then what it says."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from torch import fx
+
+from weft.api.background.ambience import Ambience
+from weft.api.background.graphs import forms_of
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply
+from weft.api.background.plans import unpacked_plan
+from weft.api.background.requests import QUEUE, Pending
+from weft.api.known import called_with
+from weft.capture import RuntimeNumber
+from weft.errors import CompilerError, WeftError
+from weft.options import again
+from weft.plan import Runner, warn
+from weft.run import stats
+
+_numbers = count()
+_alive: dict[int, weakref.ref[DeferredGraph]] = {}
+_MOST_CLASSES = 256
+
+
+@dataclass(eq=False, repr=False)
+class DeferredGraph:
+    """The callable that stands for a graph.
+
+    Until there is an answer PyTorch runs; then one assignment, of `run`, makes all later calls run what was chosen. Sizes of
+    another magnitude run at once, as those of the nearest class do, while the other process finds out what is fastest for them.
+
+    Attributes:
+        gm: the graph.
+        eager: runs it in PyTorch.
+        graph: as it is sent to the other process; empty once it is answered.
+        arguments: what they look like.
+        ambience: settings of the call that asked.
+        changing: which arguments are tensors whose sizes change from call to call.
+        run: None until there is an answer.
+        owner: the process that asked.
+        asked: what the calls of this graph asked for.
+    """
+
+    gm: fx.GraphModule
+    eager: Runner
+    graph: bytes
+    arguments: tuple[Any, ...]
+    ambience: Ambience
+    changing: tuple[int, ...]
+    run: Runner | None = None
+    owner: int = field(default_factory=os.getpid)
+    asked: list[Pending] = field(default_factory=list[Pending])
+    _plans: dict[str, Runner] = field(default_factory=dict[str, Runner])
+    _classes: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
+
+    def __post_init__(self) -> None:
+        self.number = next(_numbers)
+        _alive[self.number] = weakref.ref(self)
+        self._ask()
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """Runs the graph, and returns its results."""
+        run = self.run
+        if run is not None:
+            return run(*arguments)
+        if self.owner != os.getpid():
+            self.owner = os.getpid()  # a child of the process that asked: it asks for itself
+            self._ask()
+        stats.count("meanwhile")
+        return self.eager(*arguments)
+
+    def _ask(self) -> None:
+        mine = weakref.ref(self)
+
+        def request() -> GraphRequest:
+            own = mine()
+            assert own is not None
+            return GraphRequest(own.number, own.graph, own.arguments, own.ambience, _numbers_alive())
+
+        self._put(request, len(self.graph), lambda own, answer: own._install(answer, own._class_of_example()))  # noqa: SLF001
+
+    def _put(
+        self,
+        request: Callable[[], GraphRequest | ClassRequest],
+        size: int,
+        install: Callable[[DeferredGraph, Reply], bool],
+    ) -> None:
+        """Has the other process asked; nothing waits for this graph that holds it."""
+        mine = weakref.ref(self)
+
+        def installed(answer: Reply) -> bool:
+            own = mine()
+            return own is not None and install(own, answer)
+
+        pending = Pending(request, installed, lambda: mine() is not None, size, is_first=self.run is None)
+        self.asked.append(pending)
+        QUEUE.put(pending)
+
+    def _class_of_example(self) -> tuple[int, ...]:
+        return tuple([math.prod(self.arguments[i].shape).bit_length() for i in self.changing])
+
+    def _install(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
+        """Makes calls run what was chosen for the class `sizes`; tells whether the request came to something."""
+        run = self._found(answer)
+        self._classes[sizes] = run
+        if self.run is None:
+            steady = self._by_class if self.changing and answer.tried else run
+            if answer.conditions and steady != self.eager:
+                steady = self._where(answer.conditions, steady)
+            self.graph = b""
+            self.run = self._telling(answer, steady) if answer.said or answer.failure is not None else steady
+        return answer.failure is None
+
+    def _found(self, answer: Reply) -> Runner:
+        with again(self.ambience.options):
+            for name, data in answer.plans.items():
+                self._plans[name] = unpacked_plan(data, self.gm, self.eager).run
+        if answer.known is not None:
+            number, places = answer.known
+            other = _alive[number]()
+            if other is None:
+                raise LookupError("the graph whose kernels serve for this one is gone")
+            return called_with(other, places)
+        return self.eager if answer.choice is None else self._plans.get(answer.choice, self.eager)
+
+    def _where(self, conditions: Sequence[RuntimeNumber], steady: Runner) -> Runner:
+        """Runs PyTorch for calls whose sizes do not meet the conditions."""
+
+        def call(*arguments: Any) -> Sequence[Any]:
+            run = steady if all(each.value(arguments) for each in conditions) else self.eager
+            return run(*arguments)
+
+        return call
+
+    def _telling(self, answer: Reply, steady: Runner) -> Runner:
+        """Gives warnings at the next call, in the user's own thread."""
+        lock = threading.Lock()
+
+        def call(*arguments: Any) -> Sequence[Any]:
+            first, self.run = lock.acquire(blocking=False), steady
+            if first:
+                for each in answer.said:
+                    warnings.warn_explicit(each.message, each.category, each.file, each.line)
+                if answer.failure is not None:
+                    warn("this graph", _error(answer.failure))
+            return steady(*arguments)
+
+        return call
+
+    def _by_class(self, *arguments: Any) -> Sequence[Any]:
+        """Runs what is fastest for sizes of this magnitude, or is for others as long as that is not known."""
+        sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
+        run = self._classes.get(sizes)
+        if run is None:
+            run = self._nearest(sizes)
+            if len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
+                self._ask_for_class(sizes, arguments)
+        return run(*arguments)
+
+    def _nearest(self, sizes: tuple[int, ...]) -> Runner:
+        known = list(self._classes)
+        return self._classes[min(known, key=lambda k: sum(abs(a - b) for a, b in zip(k, sizes, strict=True)))]
+
+    def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
+        self._put(lambda: request, 0, lambda own, answer: own._measured(answer, sizes))  # noqa: SLF001
+
+    def _measured(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
+        """Makes calls of this class run what was found to be fastest; where nothing was found, what ran goes on."""
+        if answer.failure is not None:
+            return False
+        self._classes[sizes] = self._found(answer)
+        return True
+
+
+def _numbers_alive() -> frozenset[int]:
+    """Returns the graphs that may still be called, and forgets the others."""
+    found = tuple(_alive.items())  # at once: other threads add to it
+    for number, each in found:
+        if each() is None:
+            _alive.pop(number, None)
+    return frozenset(_alive)
+
+
+def _error(failure: str) -> WeftError:
+    return CompilerError(
+        f"compiling in the background failed: {failure}",
+        todo='nothing: PyTorch runs it, and the next process compiles it; or set compile="blocking" to see what fails',
+    )

@@ -1,0 +1,302 @@
+"""What may happen to a process while another one compiles for it: it is killed, forked, interrupted, ended; the cache goes.
+
+Each test is a script of its own, in a process of its own, that must end well and leave no process behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import os, signal, sys, time, warnings
+import torch
+import weft
+from weft.api.background.requests import QUEUE
+
+torch.set_grad_enabled(False)
+torch.set_num_threads(1)
+x = torch.randn(6, 8)
+
+
+def function(number):
+    def body(x):
+        return torch.softmax(x * number, -1) @ torch.relu(x.mT + number)
+    return body, weft.compile(body, compile="background", measure="never")
+
+
+def check(pair):
+    torch.testing.assert_close(pair[1](x), pair[0](x))
+
+
+def working(seconds=120.0):
+    # Waits until the other process is at work on a request.
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if QUEUE.process is not None and QUEUE.pending() and time_used(QUEUE.process.number) > {busy}:
+            return QUEUE.process.number
+        time.sleep(0.02)
+    raise SystemExit("the other process never began")
+
+
+def time_used(pid):
+    fields = open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_there(pid):
+    try:
+        return open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+"""
+
+
+def script(body: str, folder: Path, busy: float = 0.3) -> list[str]:
+    """The command that runs `body`; `busy`: seconds of processor time after which the other process counts as at work."""
+    text = BEGIN.format(busy=busy) + "\n".join(line.removeprefix("    ") for line in body.splitlines())
+    (folder / "script.py").write_text(text)
+    return [sys.executable, str(folder / "script.py")]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script to its end; what it printed."""
+    variables = os.environ | {"WEFT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def runs(body: str, busy: float = 0.3, status: int = 0) -> tuple[str, str]:
+        said = tmp_path / "said"
+        with said.open("w") as errors:  # no pipe, which the other process would hold open
+            made = subprocess.run(
+                script(body, tmp_path, busy),
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                timeout=300,
+                check=False,
+            )
+        assert made.returncode == status, said.read_text()
+        return made.stdout.decode(), said.read_text()
+
+    return runs
+
+
+def gone(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_compiler_that_is_killed_costs_what_it_worked_on_and_one_warning(run) -> None:
+    out, err = run("""
+    one, two = function(2), function(3)
+    check(one)
+    os.killpg(working(), signal.SIGKILL)
+    assert weft.ready(one[1], 60)
+    check(one)
+    check(one)
+    assert weft.stats().failed == 1 and weft.stats().served == 0, weft.stats()
+    check(two)
+    assert weft.ready(two[1], 120)
+    check(two)
+    assert weft.stats().served == 1, weft.stats()
+    print(QUEUE.process.number)
+    """)
+    assert err.count("compiling in the background failed") == 1
+    assert "SIGKILL" in err
+    assert gone(int(out.splitlines()[-1]))
+
+
+def test_a_compiler_that_dies_each_time_is_given_up(run) -> None:
+    _, err = run("""
+    pairs = [function(n) for n in range(2, 7)]
+    for pair in pairs:
+        check(pair)
+        if weft.stats().failed < 3:
+            os.killpg(working(), signal.SIGKILL)
+        assert weft.ready(pair[1], 60)
+        check(pair)
+    assert weft.stats().failed == 5, weft.stats()
+    assert QUEUE.process is None
+    """)
+    assert "ended 3 times" in err
+
+
+def test_the_next_process_compiles_what_a_killed_compiler_did_not(run) -> None:
+    body = """
+    pair = function(2)
+    check(pair)
+    {}
+    assert weft.ready(pair[1], 120)
+    check(pair)
+    print(weft.stats().served)
+    """
+    assert run(body.format("os.killpg(working(), signal.SIGKILL)"))[0] == "0\n"
+    assert run(body.format(""))[0] == "1\n"
+
+
+def test_a_forked_child_compiles_for_itself_and_the_parent_goes_on(run) -> None:
+    out, _ = run("""
+    pair = function(2)
+    check(pair)
+    number = working()
+    child = os.fork()
+    if child == 0:
+        assert QUEUE.process is None and not QUEUE.pending()
+        check(pair)
+        assert weft.ready(pair[1], 120)
+        assert QUEUE.process.number != number
+        check(pair)
+        assert pair and weft.stats().served == 1, weft.stats()
+        print(QUEUE.process.number, flush=True)
+        sys.exit(0)
+    assert weft.ready(pair[1], 120)
+    check(pair)
+    assert os.waitpid(child, 0)[1] == 0
+    assert is_there(number)
+    other = function(3)
+    check(other)
+    assert weft.ready(other[1], 120)
+    assert weft.stats().served == 2 and QUEUE.process.number == number
+    print(number)
+    """)
+    assert all(gone(int(pid)) for pid in out.split())
+
+
+def test_a_child_that_uses_nothing_ends_at_once_and_ends_nothing(run) -> None:
+    run("""
+    pair = function(2)
+    check(pair)
+    working()
+    if (child := os.fork()) == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert weft.ready(pair[1], 120)
+    check(pair)
+    assert weft.stats().served == 1, weft.stats()
+    """)
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "raise SystemExit", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
+def test_a_process_that_ends_meanwhile_does_not_wait_and_leaves_none(run, how: str) -> None:
+    out, err = run(f"""
+    pair = function(2)
+    check(pair)
+    print(working(), flush=True)
+    {how}
+    """)
+    assert gone(int(out))
+    assert "Traceback" not in err
+
+
+def test_a_process_that_is_killed_leaves_none_that_works_on(run) -> None:
+    """Killed in the middle of a long piece of work, which the other process would else finish first."""
+    out, _ = run(
+        """
+    def long(x):
+        for number in range(2, 30):
+            x = torch.softmax(x * number, -1) @ torch.softmax(x.mT + number, -1) @ x
+        return x
+    pair = long, weft.compile(long, compile="background", measure="never")
+    check(pair)
+    print(working(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """,
+        busy=6.0,
+        status=-signal.SIGKILL,
+    )
+    assert gone(int(out), 4.0)
+
+
+def test_an_interrupt_reaches_the_user_and_not_the_compiler(run) -> None:
+    run("""
+    os.setpgid(0, 0)
+    pair = function(2)
+    check(pair)
+    working()
+    try:
+        os.killpg(0, signal.SIGINT)  # as Ctrl-C does: all processes of the group
+        assert weft.ready(pair[1], 120)
+        raise SystemExit("not interrupted")
+    except KeyboardInterrupt:
+        pass
+    assert weft.ready(pair[1], 120)
+    check(pair)
+    assert weft.stats().served == 1, weft.stats()
+    """)
+
+
+def test_a_cache_that_is_removed_meanwhile_costs_nothing(run) -> None:
+    run("""
+    import shutil
+    folder = os.environ["WEFT_CACHE_DIR"]
+    pairs = [function(n) for n in range(2, 5)]
+    for pair in pairs:
+        check(pair)
+        working()
+        while not weft.ready(pair[1], 0.05):
+            shutil.rmtree(folder, ignore_errors=True)
+        check(pair)
+    assert weft.stats().served + weft.stats().failed == 3, weft.stats()
+    assert weft.stats().served >= 1
+    """)
+
+
+def test_a_full_disk_leaves_it_to_pytorch(run) -> None:
+    _, err = run("""
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no file may be longer
+    pair = function(2)
+    check(pair)
+    assert weft.ready(pair[1], 120)
+    check(pair)
+    assert weft.stats().kernels == 0, weft.stats()
+    """)
+    assert "Warning" in err
+
+
+def test_many_threads_call_while_it_is_compiled(run) -> None:
+    run("""
+    import threading
+    pairs = [function(n) for n in range(2, 4)]
+    stop, wrong = threading.Event(), []
+
+    def calls(seed):
+        torch.set_grad_enabled(False)
+        own = torch.Generator().manual_seed(seed)
+        while not stop.is_set():
+            for body, compiled in pairs:
+                y = torch.randn(int(torch.randint(1, 40, (), generator=own)), 8, generator=own)
+                try:
+                    torch.testing.assert_close(compiled(y), body(y))
+                except BaseException as error:
+                    wrong.append(error)
+                    return
+
+    threads = [threading.Thread(target=calls, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 90
+    while time.monotonic() < end and (weft.stats().in_progress or not weft.stats().served):
+        time.sleep(0.2)
+    time.sleep(1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+    assert weft.stats().served >= 2 and not weft.stats().failed, weft.stats()
+    """)

@@ -1,0 +1,170 @@
+"""Functions that are compiled in the background: right at every call, never compiled in this process, and soon served by weft."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.api import backend
+from weft.api.background.requests import QUEUE
+from weft.errors import LeftToPyTorchWarning
+
+SECONDS = 300.0
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    """A cache of its own, and no compiling in this process."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+
+    def refuse(*_args, **_more):
+        raise AssertionError("compiled in this process")
+
+    monkeypatch.setattr(backend, "compile_graph", refuse)
+
+
+def background(function, **options):
+    return weft.compile(function, compile="background", measure="never", **options)
+
+
+def counted(before):
+    """What was counted since."""
+    now = weft.stats()
+    return {name: getattr(now, name) - getattr(before, name) for name in ("asked", "served", "failed", "meanwhile")}
+
+
+def test_pytorch_runs_until_kernels_are_there() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)).eval()
+    x, before = torch.randn(5, 8), weft.stats()
+    with torch.no_grad():
+        compiled = background(model)
+        wanted = model(x)
+        assert torch.equal(compiled(x), wanted)  # the same bits: it is PyTorch
+        assert counted(before) == {"asked": 1, "served": 0, "failed": 0, "meanwhile": 1}
+        assert weft.ready(compiled, SECONDS)
+        torch.testing.assert_close(compiled(x), wanted)
+    assert counted(before) == {"asked": 1, "served": 1, "failed": 0, "meanwhile": 1}
+    assert weft.stats().kernels > before.kernels
+    assert weft.stats().in_progress == 0
+
+
+def test_torch_compile_takes_the_option() -> None:
+    x, before = torch.randn(4, 6), weft.stats()
+    options: dict[str, str | int | bool | Callable[..., Any]] = {"compile": "background", "measure": "never"}
+    compiled = torch.compile(lambda x: torch.softmax(x * 2, -1), backend="weft", options=options)
+    first = compiled(x)
+    assert weft.ready(compiled, SECONDS)
+    torch.testing.assert_close(compiled(x), first)
+    assert counted(before) == {"asked": 1, "served": 1, "failed": 0, "meanwhile": 1}
+
+
+def test_writes_and_aliases_are_eagers_before_and_after() -> None:
+    def step(cache, x):
+        cache[1:3] = torch.relu(x) * 2
+        return cache.sum(0), cache
+
+    def check(compiled):
+        own, its, x = torch.ones(4, 6), torch.ones(4, 6), torch.randn(2, 6)
+        (total, same), (wanted, _) = compiled(own, x), step(its, x)
+        assert same is own
+        torch.testing.assert_close(own, its)
+        torch.testing.assert_close(total, wanted)
+
+    compiled, before = background(step), weft.stats()
+    check(compiled)
+    assert weft.ready(compiled, SECONDS)
+    check(compiled)
+    assert counted(before)["served"] == 1
+
+
+def test_random_lengths_and_batches_run_at_once_and_right() -> None:
+    def attention(q, k, v):
+        return torch.softmax(q @ k.mT / 4, -1) @ v
+
+    compiled, rng, before = background(attention), random.Random(0), weft.stats()
+    for number in range(200):
+        batch, length = rng.randint(1, 8), rng.randint(1, 96)
+        q, k, v = (torch.randn(batch, length, 16) for _ in range(3))
+        torch.testing.assert_close(compiled(q, k, v), attention(q, k, v))
+        if number in (1, 60):
+            assert weft.ready(compiled, SECONDS)
+    assert weft.ready(compiled, SECONDS)
+    found = counted(before)
+    assert found["failed"] == 0
+    assert found["served"] == found["asked"] <= 6
+    assert found["meanwhile"] < 100
+
+
+def test_sizes_of_another_magnitude_are_timed_in_the_background() -> None:
+    compiled, before = weft.compile(lambda x: torch.softmax(x, -1), compile="background", measure="auto"), weft.stats()
+    for rows in (5, 6):
+        compiled(torch.randn(rows, 7))
+        assert weft.ready(compiled, SECONDS)
+    asked = counted(before)["asked"]
+    x = torch.randn(400, 7)
+    torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
+    assert counted(before)["asked"] == asked + 1
+    assert weft.ready(compiled, SECONDS)
+    compiled(x)
+    compiled(x[:399])
+    assert counted(before)["asked"] == counted(before)["served"] == asked + 1
+
+
+def test_an_operation_that_only_this_process_knows_stays_with_pytorch() -> None:
+    @torch.library.custom_op("weft_tests::twice_here", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    x, before = torch.randn(3, 4), weft.stats()
+    compiled = background(lambda x: torch.softmax(twice(x), -1))
+    wanted = torch.softmax(x * 2, -1)
+
+    def calls() -> None:
+        torch.testing.assert_close(compiled(x), wanted)
+        assert weft.ready(compiled, SECONDS)
+        torch.testing.assert_close(compiled(x), wanted)
+
+    with pytest.warns(LeftToPyTorchWarning, match="compiling in the background failed") as said:
+        calls()
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(x), wanted)
+    assert counted(before)["failed"] == counted(before)["asked"] == 1
+
+
+def test_ready_gives_up_after_its_timeout() -> None:
+    compiled = background(lambda x: torch.softmax(x + 5, -1))
+    compiled(torch.randn(3, 4))
+    assert not weft.ready(compiled, 0.01)
+    assert weft.ready(compiled, SECONDS)
+    assert weft.ready(torch.relu, 0.0)
+
+
+def test_what_asks_for_gradients_is_not_sent(monkeypatch) -> None:
+    monkeypatch.undo()
+    before = weft.stats()
+    x = torch.randn(3, 4, requires_grad=True)
+    compiled = background(lambda x: (x * 2).sum())
+    with pytest.warns(LeftToPyTorchWarning):
+        compiled(x).backward()
+    assert counted(before)["asked"] == 0
+
+
+def test_a_function_that_is_gone_is_not_compiled() -> None:
+    before = weft.stats()
+    held = [background(lambda x, n=n: torch.softmax(x * n, -1)) for n in range(2, 6)]
+    while held:
+        held.pop()(torch.randn(3, 4))
+    torch.compiler.reset()
+    assert weft.ready(torch.relu, SECONDS)
+    assert counted(before)["failed"] >= 2
+    assert QUEUE.pending() == []
