@@ -88,8 +88,8 @@ def run(tmp_path):
     return runs
 
 
-def gone(pid: int, seconds: float = 10.0) -> bool:
-    """Whether a process ends in time."""
+def gone(pid: int, seconds: float = 60.0) -> bool:
+    """Whether a process ends in time: one of low priority on a busy machine takes its time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
