@@ -22,6 +22,7 @@ from weft.defects import is_defect, note, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
+from weft.phases import phase
 from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
 from weft.plan.targets import toolchain
 from weft.run import stats
@@ -141,7 +142,7 @@ def fastest(
     noted: Callable[[Runner, Runner], None] | None = None,
 ) -> Runner:
     """Compile as `backend` does; `noted` is told what runs, and what of PyTorch's would."""
-    with in_force(**options), noticed() as defects:
+    with in_force(**options), noticed() as defects, phase("other"):
         eager = in_pytorch(gm)
         try:
             captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)

@@ -16,6 +16,7 @@ from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, WeftError
 from weft.options import current
+from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.region import CompiledRegion, build_region
@@ -85,6 +86,7 @@ class Regions:
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
+    @phase("cuts")
     def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Task, ...]:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 

@@ -19,6 +19,7 @@ import torch
 from weft.capture import apart
 from weft.errors import CacheFolderError, WeftError, WrongKernelError
 from weft.options import Options, again, current
+from weft.phases import phase
 from weft.plan.execute.instead import warn
 from weft.plan.execute.plan import Plan, plan, size_class
 from weft.plan.execute.runner import Runner
@@ -80,6 +81,7 @@ class Trial:
         """Which arguments the graph writes into."""
         return tuple(argument for argument, _ in self.plan.captured.writes)
 
+    @phase("trial")
     def choose(self, arguments: Sequence[Any]) -> Runner:
         """Returns the faster of the two at `arguments`, measured now or before.
 

@@ -14,6 +14,7 @@ from weft.block.program import BlockProgram
 from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
+from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
 from weft.plan.targets.bench import Bench
 from weft.plan.targets.interface import signature
@@ -61,8 +62,9 @@ class Cpp(Toolchain):
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         def emit() -> KernelSource:
             kept = meta()
-            text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
-            called = signature(spec.applied, spec.part, spec.name, spec.dims)
+            with phase("emit"):
+                text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
+                called = signature(spec.applied, spec.part, spec.name, spec.dims)
             return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
 
         return Built(build(spec.key_parts | {"target": str(self.target)}, emit))
