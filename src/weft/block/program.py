@@ -411,6 +411,7 @@ class Map:
         level: the level of a schedule that `tile` is the size of: the name of its loop, and which of the loop's levels it is.
         demands: what the target asks of its blocks and iterations.
         typed: types found so far of what leaves it.
+        named: once it was asked for, all axes that it and what it runs name.
     """
 
     name: str
@@ -426,6 +427,7 @@ class Map:
     level: tuple[str, int] | None = field(default=None, compare=False)
     demands: LoopDemands = NO_DEMANDS
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
+    named: list[frozenset[Axis]] = field(default_factory=list[frozenset[Axis]], init=False, repr=False, compare=False)
 
     @property
     def most(self) -> Size:

@@ -17,7 +17,6 @@ import torch
 
 from weft.errors import CompilerError
 from weft.options import current
-from weft.phases import phase
 from weft.run.scratch import compile_folder
 
 COMPILE_SECONDS = 300.0
@@ -118,7 +117,6 @@ def _openmp() -> tuple[Path, ...]:
     return tuple(path for folder in folders for path in sorted(folder.glob("libgomp*.so*")))[:1]
 
 
-@phase("compiler")
 def compile_shared_library(
     source: str, include_dirs: Sequence[Path] = (), *, seconds: float = COMPILE_SECONDS
 ) -> bytes:
