@@ -29,7 +29,7 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         name: of the row.
         device: "cpu" or "cuda".
         compiler: a backend of `torch.compile`.
-        imported: wall and processor seconds of `import weft`, which belong to weft's first call.
+        imported: wall and processor seconds of importing weft, or Dynamo alone for the others; a part of the first call.
     """
     warnings.simplefilter("ignore")
     subject = next(s for s in subjects(device) if s.name == name)
@@ -43,9 +43,8 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         _wait(device)
         wall, processor = time.perf_counter() - wall, used() - processor
         others = processor - (time.process_time() - own)
-    found: dict[str, Any] = {"wall": wall, "processor": processor}
+    found: dict[str, Any] = {"wall": wall + imported[0], "processor": processor + imported[1], "imported": imported}
     if compiler == "weft":
-        found = {"wall": wall + imported[0], "processor": processor + imported[1], "imported": imported}
         found["phases"] = {name: asdict(each) for name, each in spent().items()}
         found["others"] = others
         found["stats"] = asdict(stats.snapshot())
