@@ -123,6 +123,7 @@ def only_planned() -> Generator[tuple[list[float], list[region.CompiledRegion]]]
             stack.enter_context(mock.patch.object(owner, name, _timed(getattr(owner, name), seconds)))
         stack.enter_context(mock.patch.object(regions, "build_region", noted))
         stack.enter_context(mock.patch.object(cpp, "build", printed))
+        stack.enter_context(mock.patch.object(cpp, "start", return_value=None))
         stack.enter_context(mock.patch.object(region, "verify", return_value=agreed))
         stack.enter_context(mock.patch.object(Printed, "assembled", return_value=None))
         stack.enter_context(mock.patch.object(executable, "running", side_effect=PlannedError))

@@ -44,6 +44,9 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
+    def settled(self, region: Region) -> None:
+        pass
+
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: self.size for space in region.program.spaces()}
 

@@ -29,7 +29,7 @@ from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
-from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Reduction, TensorProgram, Use
+from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Opaque, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 
 F32 = programs.F32
@@ -37,7 +37,9 @@ _MOST_PRODUCTS = 4
 
 
 def chain(kinds: Sequence[str]) -> TensorProgram:
-    """Operators on rows, one after the other: "product" with a matrix, "scale" by a column of sums, "exp" of each element."""
+    """Operators on rows, one after the other: "product" with a matrix, "scale" by a column of sums, "exp" of each
+    element, "call" into PyTorch.
+    """
     m, wide = Axis("m", Space("M")), Axis("n0", Space("N0"))
     inputs, nodes = [programs.tensor("x", m, wide)], list[Node]()
     last = "x"
@@ -53,6 +55,8 @@ def chain(kinds: Sequence[str]) -> TensorProgram:
                 nodes.append(Reduction(f"sum{i}", (m,), F32, Monoid.sum, Use(last, row), (wide,)))
                 scaled = apply("div", Arg(0), Arg(1))
                 nodes.append(Elementwise(name, row, F32, scaled, (Use(last, row), Use(f"sum{i}", (m,)))))
+            case "call":
+                nodes.append(Opaque(name, row, F32, "aten.cumsum", name, (last,), "not in the table"))
             case _:
                 nodes.append(Elementwise(name, row, F32, apply("exp", Arg(0)), (Use(last, row),)))
         last = name
@@ -61,15 +65,22 @@ def chain(kinds: Sequence[str]) -> TensorProgram:
 
 @dataclass
 class Invented:
-    """Random prices of regions: of a joined one about what its parts take. `asked` says which were asked for."""
+    """Random prices of regions: of a joined one about what its parts take.
+
+    `asked` says which were asked for, `told` which the graph was cut into, each with the number of questions before.
+    """
 
     rng: random.Random
     launch_seconds: float = 1.0
     fine: bool = False
     asked: list[frozenset[str]] = field(default_factory=list[frozenset[str]])
+    told: list[tuple[int, frozenset[str]]] = field(default_factory=list[tuple[int, frozenset[str]]])
     known: dict[frozenset[str], tuple[float, float]] = field(
         default_factory=dict[frozenset[str], "tuple[float, float]"]
     )
+
+    def settled(self, region: Region) -> None:
+        self.told.append((len(self.asked), frozenset(n.name for n in region.program.nodes)))
 
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: 64 for space in region.program.spaces()}
@@ -119,6 +130,19 @@ class Given(Invented):
     def _seconds(self, region: Region) -> tuple[float, float]:
         found = self.seconds[len(region.program.nodes)]
         return found, found / 2
+
+
+def test_what_a_call_parts_is_cut_by_itself_and_told_before_the_rest_is_priced():
+    kinds = ["product", "exp", "product", "call", "product", "exp", "product"]
+    prices = Invented(random.Random(1))
+    stages = Cuts(chain(kinds), prices).stages()
+    regions = [frozenset(n.name for n in stage.program.nodes) for stage in stages if isinstance(stage, Region)]
+    assert [names for _, names in prices.told] == regions
+    before = [names for names in regions if not names.isdisjoint({"product0", "exp1", "product2"})]
+    told_at = {names: asked for asked, names in prices.told}
+    first = min(i for i, names in enumerate(prices.asked) if "product4" in names or "product6" in names)
+    assert all(told_at[names] <= first for names in before)
+    assert not any(names & {"product2"} and names & {"product4"} for names in prices.asked)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +234,9 @@ class Predicted:
     def selection(self, region: Region) -> Selection:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2))
+
+    def settled(self, region: Region) -> None:
+        pass
 
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: space.size(self.sizes) for space in region.program.spaces()}

@@ -72,8 +72,8 @@ def test_what_lacks_a_part_is_no_measurement(gone):
 
 
 def test_spread_and_load_are_measured(monkeypatch):
-    """The middle half of five calls lies between 1.5 and 2.5 seconds, and others use 1.5 cores; the first call is none of them."""
-    now, taken = [0.0], iter([7.0, 2.0, 1.0, 3.0, 2.0, 2.0])
+    """The middle half of five calls lies between 1.5 and 2.5 units, and others use 1.5 cores; the first call is none of them."""
+    now, taken = [0.0], iter([n / 64 for n in (2.0, 2.0, 1.0, 3.0, 2.0, 2.0)])
 
     class Clock:
         @staticmethod
@@ -90,8 +90,9 @@ def test_spread_and_load_are_measured(monkeypatch):
 
     monkeypatch.setattr(clock, "time", Clock)
     monkeypatch.setattr(clock, "_busy_seconds", lambda: 2 * now[0])
+    monkeypatch.setattr(clock, "_SECONDS", 0.0)
     found = clock.measure([call, lambda: ()], Spare(()))
-    assert found.timings[0] == Timing(2.0, 0.25)
+    assert found.timings[0] == Timing(2.0 / 64, 0.25)
     assert found.load == 1.5
 
 

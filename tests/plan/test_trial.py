@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -278,6 +279,35 @@ def test_a_lone_product_is_tried_in_pytorchs_library(cache):
     assert torch.allclose(results[0], normalised_product(x, w)[0], atol=1e-4)
 
 
+@pytest.mark.parametrize(("first", "then"), [((0.9, 1.0, 1.0), [2]), ((1.0, 1.0, 0.99), [2, 3])], ids=["not", "so"])
+def test_a_process_that_measures_again_tries_the_library_only_where_the_first_did(cache, monkeypatch, first, then):
+    x, w = torch.randn(64, 256), torch.randn(256, 256)
+    monkeypatch.setattr(trial.Measured, "is_to_be_repeated", property(lambda _: True))
+    compiled_as_measured(normalised_product, (x, w), first)
+    before = weft.stats().compiles
+    _, timed, _ = compiled_as_measured(normalised_product, (x, w), (1.0, 1.0, 0.99))
+    assert timed == then
+    assert weft.stats().compiles == before
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 26), (0.06, 3), (0.6, 2)])
+def test_who_waits_for_a_slow_call_waits_few_times(seconds, calls, monkeypatch):
+    monkeypatch.setattr(clock, "_SECONDS", 0.0 if seconds else 60.0)
+    made = [0, 0]
+
+    def candidate(number):
+        def run(*arguments):
+            made[number] += 1
+            time.sleep(seconds)
+            return ()
+
+        return run
+
+    found = clock.measure((candidate(0), candidate(1)), spare((torch.ones(3),), ()))
+    assert made == [calls, calls]
+    assert all(timing.seconds >= seconds for timing in found.timings)
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("takes", "tried", "winner"),
@@ -367,7 +397,7 @@ def test_what_a_trial_without_memory_timed_is_let_go_of(monkeypatch):
     """The user's call needs the memory, and an error that a frame of its own holds lives until garbage is collected."""
     held = []
 
-    def measured(_, given):
+    def measured(_, given, before):
         result = torch.empty(9)
         held.append(weakref.ref(result))
         failure = torch.OutOfMemoryError("no room")
@@ -376,5 +406,5 @@ def test_what_a_trial_without_memory_timed_is_let_go_of(monkeypatch):
     monkeypatch.setattr(trial.Trial, "measured", measured)
     plan: Any = SimpleNamespace(captured=SimpleNamespace(writes=()))
     tried = trial.Trial(plan, lambda *_: (), {}, ())
-    assert tried.measured_in_memory((torch.ones(3),)) is None
+    assert tried.measured_in_memory((torch.ones(3),), None) is None
     assert held[0]() is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from weft.run import build as build_module
 from weft.run import cache, stats
 from weft.run.build import Binary, KernelSource, build
 from weft.run.cache import CacheFolder
+from weft.run.child import ends_well
 from weft.run.load import NativeFunction, load
 
 Emit: TypeAlias = Callable[[], KernelSource]
@@ -149,3 +153,71 @@ def test_a_refused_kernel_leaves_no_entry(folder: CacheFolder, affine_source: Ke
     assert after.compiles - before.compiles == 1
     assert after.binaries_emitted == before.binaries_emitted
     assert folder.size() == 0
+
+
+# Side by side.
+
+
+def test_kernels_that_were_started_are_compiled_at_the_same_time(emit: Emit, folder: CacheFolder, monkeypatch) -> None:
+    both = threading.Barrier(2, timeout=20)
+    compile_ = build_module.compile_shared_library
+
+    def meeting(text: str, include_dirs: object = ()) -> bytes:
+        both.wait()
+        return compile_(text)
+
+    monkeypatch.setattr(build_module, "compile_shared_library", meeting)
+    monkeypatch.setattr(build_module, "_pool", [])
+    monkeypatch.setattr(build_module.os, "sched_getaffinity", lambda _: {0, 1})
+    other = {**PARTS, "target": "x"}
+    held = [build_module.start(PARTS, emit, folder), build_module.start(other, emit, folder)]
+    assert build_module.start(PARTS, emit_never, folder) is held[0]
+    found, counts = counted(lambda: build(PARTS, emit_never, folder))
+    build(other, emit_never, folder)
+    assert is_right(found)
+    assert not found.from_cache
+    assert counts["cache_hits"] == 0
+    assert build_module.start(PARTS, emit_never, folder) is None  # the cache has it
+
+
+def test_what_the_compiler_says_of_a_kernel_that_was_started_is_raised_where_it_is_built(
+    emit: Emit, folder: CacheFolder
+) -> None:
+    held = build_module.start(PARTS, lambda: replace(emit(), text="not C++"), folder)
+    with pytest.raises(CompilerError, match="refused"):
+        build(PARTS, emit_never, folder)
+    del held
+    assert is_right(build(PARTS, emit, folder))
+
+
+def test_a_kernel_that_was_started_and_is_not_held_is_built_anew(emit: Emit, folder: CacheFolder) -> None:
+    held = build_module.start(PARTS, lambda: replace(emit(), text="not C++"), folder)
+    assert held is not None
+    assert held.exception() is not None
+    del held
+    gc.collect()
+    assert is_right(build(PARTS, emit, folder))
+
+
+def test_a_child_does_not_wait_for_what_its_parent_builds(emit: Emit, folder: CacheFolder, monkeypatch) -> None:
+    compile_, parent = build_module.compile_shared_library, os.getpid()
+    ready = threading.Event()
+
+    def slow(text: str, include_dirs: object = ()) -> bytes:
+        if os.getpid() == parent:
+            ready.wait(60)
+        return compile_(text)
+
+    monkeypatch.setattr(build_module, "compile_shared_library", slow)
+    held = build_module.start(PARTS, emit, folder)
+
+    def work() -> None:
+        assert is_right(build(PARTS, emit, CacheFolder(folder.path / "child")))
+        assert is_right(build({**PARTS, "target": "y"}, emit, CacheFolder(folder.path / "child")))
+
+    try:
+        assert ends_well(work, 60) is None
+    finally:
+        ready.set()
+    assert held is not None
+    assert is_right(build(PARTS, emit_never, folder))

@@ -92,7 +92,7 @@ def test_a_refused_source_shows_the_command_and_the_output() -> None:
     assert "not_there" in error.value.output
     assert "kernel.cpp:1" in error.value.output
     assert str(find_compiler()) in error.value.command
-    assert "-O3" in error.value.command
+    assert "-O2" in error.value.command
     assert "not_there" in str(error.value)
 
 

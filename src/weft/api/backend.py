@@ -20,6 +20,7 @@ from weft.defects import is_defect, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
+from weft.phases import phase
 from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
 from weft.plan.targets import toolchain
 from weft.run import stats
@@ -58,7 +59,7 @@ def fastest(
     noted: Callable[[Runner, Runner], None] | None = None,
 ) -> Runner:
     """Compile as `backend` does; `noted` is told what runs, and what of PyTorch's would."""
-    with in_force(**options), noticed() as defects:
+    with in_force(**options), noticed() as defects, phase("other"):
         eager = in_pytorch(gm)
         try:
             if in_background(gm, example_inputs):

@@ -410,7 +410,7 @@ class Map:
         tile: elements of the axis in one iteration; None until a schedule is applied, and where one iteration is all.
         level: the level of a schedule that `tile` is the size of: the name of its loop, and which of the loop's levels it is.
         demands: what the target asks of its blocks and iterations.
-        typed: types found so far of what leaves it.
+        typed, named: found so far, types of what leaves it, and all axes that it and what it runs name.
     """
 
     name: str
@@ -426,6 +426,7 @@ class Map:
     level: tuple[str, int] | None = field(default=None, compare=False)
     demands: LoopDemands = NO_DEMANDS
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
+    named: list[frozenset[Axis]] = field(default_factory=list[frozenset[Axis]], init=False, repr=False, compare=False)
 
     @property
     def most(self) -> Size:
@@ -455,8 +456,7 @@ BlockNode: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operators in topological order, the values they start from, and the values that leave; `typed`, `last`: found so far, types
-    and the operator that reads each value last, by number."""
+    """Operators in order, the values they start from, and those that leave; `typed`, `last`: types, last readers found so far."""
 
     inputs: tuple[str, ...]
     nodes: tuple[BlockNode, ...]

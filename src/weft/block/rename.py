@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from operator import is_
@@ -85,6 +85,8 @@ def rename_program_axes(program: BlockProgram, axes: Axes) -> BlockProgram:
 
 def rename_map_axes(node: Map, axes: Axes) -> Map:
     """Replace axes in all that `node` holds, its own axis too."""
+    if axes_named(node).isdisjoint(axes):
+        return node
     state = node.state
     if state is not None:
         parts = tuple(_changed(c, _axes_of, axes) for c in state.components)
@@ -98,6 +100,38 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
     if same and all(map(is_, inputs, node.inputs)):
         return node
     return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
+
+
+def axes_named(node: BlockNode) -> frozenset[Axis]:
+    """Return the axes that `node` and all that it runs name: what `rename_axes` would replace in it. Worked out once for a map."""
+    if not isinstance(node, Map):
+        return frozenset(_held(node))
+    if not node.named:
+        state = node.state
+        graphs = (node.body,) if state is None else (node.body, state.update, state.merge, state.finish)
+        things = [node.range, *(f.access for f in node.inputs), *(() if state is None else state.components)]
+        own = {node.axis, *(axis for thing in things for axis in _held(thing))}
+        node.named.append(frozenset(own).union(*(axes_named(inner) for graph in graphs for inner in graph.nodes)))
+    return node.named[0]
+
+
+def _held(thing: object) -> Iterator[Axis]:
+    """Yield the axes in the fields of a dataclass that hold axes."""
+    for name in _axes_of(thing.__class__):
+        yield from _axes_among(getattr(thing, name))
+
+
+def _axes_among(value: object) -> Iterator[Axis]:
+    match value:
+        case Axis():
+            yield value
+        case tuple():
+            for each in cast("tuple[object, ...]", value):
+                yield from _axes_among(each)
+        case Subscript() | Digit():
+            yield from _held(value)
+        case _:
+            pass
 
 
 def _fed(feed: Feed, axes: Axes) -> Feed:

@@ -17,8 +17,10 @@ from weft.capture.tape import PLAIN
 from weft.capture.translate import meaning, translate
 from weft.defects import note
 from weft.errors import Location, WeftError
+from weft.phases import phase
 
 
+@phase("capture")
 def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool = True) -> Captured:
     """Captures the tensor program of a graph that Dynamo hands to a backend.
 

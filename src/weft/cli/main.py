@@ -15,6 +15,7 @@ from rich.console import Console
 
 from weft import __version__
 from weft.api.files import write_json
+from weft.cli import first_calls as first
 from weft.cli.cache import cache
 from weft.cli.command import NewFile, R, console, reporting
 from weft.cli.doctor import doctor
@@ -24,6 +25,7 @@ from weft.errors import CommandError
 from weft.lab import demo as study
 from weft.lab import examples
 from weft.lab.derivation import DERIVED, Compiled, DerivationOutcome, show
+from weft.lab.first.compared import FirstCalls
 from weft.lab.gpu import bench as gpu_bench
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu.row import RowResult
@@ -107,18 +109,40 @@ def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
 @click.option(
     "--again", is_flag=True, help="GPU: with --resume, also measure rows again whose result in the file is right."
 )
+@click.option("--first-calls", is_flag=True, help="Measure what the first call takes instead, in new processes.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="With --first-calls: processes for each figure.",
+)
 @reporting
 def bench(
-    rounds: int, quick: bool, out: Path | None, only: tuple[str, ...], resume: bool, device: str | None, **gpu: Any
+    rounds: int,
+    quick: bool,
+    out: Path | None,
+    only: tuple[str, ...],
+    resume: bool,
+    device: str | None,
+    first_calls: bool,
+    processes: int,
+    **gpu: Any,
 ) -> None:
     """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernels; judge all errors.
 
     Lists what is left to PyTorch. Exits with 1 if a result is wrong. On a GPU, `--resume --seconds 0` only prints the results that
-    the file holds.
+    the file holds. With --first-calls, rows are the benchmark's and small models of the package transformers; exits with 1 if a
+    second process compiles or chooses anything.
     """
     if resume and out is None:
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
-    if (device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda":
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if first_calls:
+        measured = _results(out, FirstCalls.read) if resume and out is not None and out.exists() else []
+        _exit_where(first.measure(only, device, processes, measured, out))
+        return
+    if device == "cuda":
         rows = gpu_bench.chosen(only, every=gpu.pop("every"))
         before = _results(out, RowResult.read) if resume and out is not None and out.exists() else []
         gpu |= {"peers": "eager", "small": True, "rounds": 3} if quick else {"rounds": rounds}

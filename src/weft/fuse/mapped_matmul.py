@@ -76,24 +76,32 @@ class MappedMatmul:
 
 
 def mapped_rows(site: Site, ops: Sequence[str]) -> Iterator[MappedRows]:
-    """Yield the mapped row operations of `site`'s graph, in order, by one of `ops`."""
+    """Yield the mapped row operations of `site`'s graph, in order, by one of `ops`, of which a matmul may read what they make."""
     types: Types | None = None
-    if not any(isinstance(n, Dot) for n in _every(site.graph)):
+    multiplied = {name for loop in site.graph.nodes if _may_multiply(loop) for name in operands(loop)}
+    if not multiplied:
         return
     for loop in site.graph.nodes:
-        if isinstance(loop, Map) and any(_is_mapped(loop, op) for op in ops):
+        if isinstance(loop, Map) and any(_is_mapped(loop, op) for op in ops) and loop.outputs[0].outer in multiplied:
             types = site.types() if types is None else types
             found = _rows(site, loop, types) or _split(site, loop, types)
             if found is not None:
                 yield found
 
 
-def _every(graph: Graph) -> Iterator[BlockNode]:
-    """Yield the operators of `graph` and of all graphs in it."""
-    for node in graph.nodes:
-        yield node
-        if isinstance(node, Map):
-            yield from _every(node.body)
+def _may_multiply(node: BlockNode) -> bool:
+    """Tell whether `node` has the loops of a matmul."""
+    match node:
+        case Map(
+            inputs=(Feed(), Feed()),
+            body=Graph(nodes=(Map(), Map())),
+            outputs=(Stacked(),),
+            state=None,
+            range=All(),
+        ):
+            return True
+        case _:
+            return False
 
 
 def _is_mapped(loop: Map, op: str) -> bool:
@@ -189,17 +197,14 @@ def matmuls_of(rows: MappedRows) -> Iterator[MappedMatmul]:
 
 
 def _matmul(loop: Map, rows: MappedRows) -> MappedMatmul | None:
-    match loop:
-        case Map(
-            inputs=(Feed(), Feed()),
-            body=Graph(nodes=(Map() as parts, Map() as reduction)),
-            outputs=(Stacked(result, total),),
-            state=None,
-            range=All(),
-        ):
-            pass
-        case _:
-            return None
+    if not _may_multiply(loop):
+        return None
+    parts, reduction = loop.body.nodes
+    (stacked,) = loop.outputs
+    assert isinstance(parts, Map)
+    assert isinstance(reduction, Map)
+    assert isinstance(stacked, Stacked)
+    result, total = stacked.outer, stacked.inner
     left = next((f for f in loop.inputs if f.outer == rows.result), None)
     right = next((f for f in loop.inputs if f.outer != rows.result), None)
     if left is None or right is None or not _sums(reduction, parts, total):

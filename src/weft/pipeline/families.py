@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.block.program import BlockProgram
 from weft.fuse import Fusion, Rule, fused_by
+from weft.phases import phase
 from weft.tensor.passes import Pass, Rewritten, Setting
 from weft.tensor.program import TensorProgram
 
@@ -36,6 +37,7 @@ class Family:
         """Lower `program`; raises UnsupportedError where it has no block program."""
         return Rewritten(program).under(self.before, setting)
 
+    @phase("rules")
     def fusion(self, lowered: BlockProgram, setting: Setting, *, checked: bool = False) -> Fusion:
         """Fuse what was lowered, by the rules that are for `setting`; with `checked`, the checker runs after every rewrite."""
         rules = (tuple(r for r in group if r.applies(setting)) for group in (self.rules, self.extend, self.instead))

@@ -1,15 +1,24 @@
-"""Building a CPU kernel: cache key, cache or compiler, load, launch."""
+"""Building a CPU kernel: cache key, cache or compiler, load, launch.
+
+Compilers run side by side: `start` begins to build what `build` will be asked for, and `build` waits for it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
+from weakref import WeakValueDictionary
 
 from weft.errors import CompilerError
 from weft.options import current
+from weft.phases import phase
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json, write_file
 from weft.run.compiler import compile_shared_library
@@ -19,6 +28,8 @@ from weft.run.load import NativeFunction, load
 from weft.run.scratch import private_folder
 
 _BINARY, _SOURCE = "kernel.so", "kernel.cpp"
+_MOST = 8
+"""Compilers that run at the same time, at most: each takes 0.1 to 0.2 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +81,91 @@ def build(
         CompilerError: no compiler, or it refused the kernel, or its binary cannot be loaded.
         ValueError: `parts` uses a name that is added here.
     """
+    folder, every_part = folder or CacheFolder(), _every_part(parts)
+    key = cache_key(every_part)
+    begun = _begun.pop((str(folder.path), key), None)
+    if begun is not None:
+        return _waited_for(begun)
+    known = _known(folder, key)
+    return _built(folder, key, every_part, emit) if known is None else known
+
+
+def start(
+    parts: Mapping[str, str], emit: Callable[[], KernelSource], folder: CacheFolder | None = None
+) -> Begun | None:
+    """Begins to build what `build` will be asked for with the same arguments, if the cache lacks it.
+
+    It is printed now, and compiled while the caller goes on; what fails in the compiler is raised by `build`. As many compilers
+    run at a time as there are processors.
+
+    Returns:
+        What is being built: whoever holds it keeps it for `build`. None where there is nothing to build.
+
+    Raises:
+        As `build`, but for what the compiler says; and whatever `emit` does.
+    """
+    folder, every_part = folder or CacheFolder(), _every_part(parts)
+    key = cache_key(every_part)
+    begun = _begun.get((str(folder.path), key))
+    if begun is None and folder.lookup(key, counted=False) is None:
+        source = emit()
+        begun = _compilers().submit(copy_context().run, _built, folder, key, every_part, lambda: source)
+        _begun[str(folder.path), key] = begun
+    return begun
+
+
+Begun: TypeAlias = "Future[Binary]"
+"""A kernel that is being compiled."""
+
+_begun: WeakValueDictionary[tuple[str, str], Begun] = WeakValueDictionary()
+_pool: list[ThreadPoolExecutor] = []
+_pool_lock = threading.Lock()
+
+
+def _compilers() -> ThreadPoolExecutor:
+    """Returns the threads that wait for compilers."""
+    with _pool_lock:
+        if not _pool:
+            _pool.append(ThreadPoolExecutor(min(_MOST, len(os.sched_getaffinity(0))), "weft-compiler"))
+        return _pool[0]
+
+
+def _in_a_child() -> None:
+    """Forgets what the parent builds: its threads are not here."""
+    global _pool_lock  # noqa: PLW0603 - a lock that a thread of the parent may hold
+    _pool_lock = threading.Lock()
+    _pool.clear()
+    _begun.clear()
+
+
+os.register_at_fork(after_in_child=_in_a_child)
+
+
+@phase("compiler")
+def _waited_for(begun: Begun) -> Binary:
+    try:
+        return begun.result()
+    except KeyboardInterrupt:
+        for each in list(_begun.values()):  # the end of the process would wait for them
+            each.cancel()
+        raise
+
+
+def _every_part(parts: Mapping[str, str]) -> dict[str, str]:
     environment = environment_parts()
     if taken := environment.keys() & parts.keys():
         raise ValueError(f"parts of a key that only weft.run may state: {sorted(taken)}")
-    every_part = {**environment, **parts}
-    key = cache_key(every_part)
-    folder = folder or CacheFolder()
-    known = _known(folder, key)
-    if known is not None:
-        return known
+    return {**environment, **parts}
+
+
+def _built(folder: CacheFolder, key: str, parts: Mapping[str, str], emit: Callable[[], KernelSource]) -> Binary:
+    """Builds a kernel that was not in the cache; finds it there where another process has built it meanwhile."""
     with folder.alone(key):
-        known = _known(folder, key)  # whom this one waited for has built it
+        known = _known(folder, key)
         if known is not None:
             return known
         source = emit()
-        function, library = _compile(folder, key, every_part, source)
+        function, library = _compile(folder, key, parts, source)
     launch = make_launcher(source.signature, function, current().threads)
     return Binary(launch, source.signature, source.text, source.meta, key, False, library, function)
 

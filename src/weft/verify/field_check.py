@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.block.interpret import interpret
 from weft.block.program import BlockProgram
+from weft.phases import phase
 from weft.tensor.domain import Domain
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
@@ -31,6 +32,7 @@ V = TypeVar("V")
 _WIDER = 16
 
 
+@phase("field check")
 def verify(
     program: TensorProgram,
     applied: BlockProgram,

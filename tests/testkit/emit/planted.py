@@ -402,7 +402,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print every outcome as JSON, one a line")
     parser.add_argument("--judge", default="first", choices=("off", "first", "always"))
     parser.add_argument("--share", action="store_true", help="only the few that the tests plant")
-    parser.add_argument("--level", default="-Og", help="of the C++ compiler's optimisation; kernels of users have -O3")
+    parser.add_argument("--level", default="-Og", help="of the C++ compiler's optimisation; kernels of users have -O2")
     given = parser.parse_args(argv)
     compiler.LEVEL = given.level
     tally, bad, few = Counter[str](), 0, given.target is not None

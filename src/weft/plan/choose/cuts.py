@@ -64,6 +64,10 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
+    def settled(self, region: Region) -> None:
+        """Hears that the graph is cut into `region` and others, while these are still looked for."""
+        ...
+
     def least(self, region: Region) -> float:
         """Bounds the seconds that no kernels of `region` improve on, without launches."""
         ...
@@ -172,41 +176,70 @@ class _Chain:
         self.paying: set[tuple[int, ...]] = set()
 
     def best(self) -> tuple[Task, ...]:
-        """Returns the stages of the best cut, in no order.
+        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found."""
+        found: list[Task] = []
+        for first, end in self._links():
+            stages = self._best_between(first, end)
+            for stage in stages:
+                if isinstance(stage, Region):
+                    self.cuts.prices.settled(stage)
+            found += stages
+        return tuple(found)
+
+    def _links(self) -> Iterator[tuple[int, int]]:
+        """Yields the links of the chain, (first, end): parts that no interval joins, as calls into PyTorch part them."""
+        first = end = 0
+        for place in range(len(self.atoms)):
+            if place and place >= end:
+                yield first, place
+                first = place
+            end = max([end, *(last + 1 for last, _ in self._grown(place))])
+        yield first, len(self.atoms)
+
+    def _best_between(self, first: int, end: int) -> tuple[Task, ...]:
+        """Returns the stages of the best cut of one link.
 
         More than one doubtful join in a region is looked at only where a part of it with one less is a region of the best cut.
         """
         while True:
-            parts = self._intervals()
+            parts = self._intervals(first, end)
             bounds = {interval: sum(map(self._bound, own)) for interval, own in parts.items()}
 
             def price(interval: ChainInterval, parts: dict[ChainInterval, list[tuple[int, ...]]] = parts) -> float:
                 return sum(map(self._price, parts[interval]))
 
-            intervals, _ = cheapest(len(self.atoms), bounds, price)
+            intervals, _ = cheapest(end - first, bounds, price)
             chosen = [own for interval in intervals for own in parts[interval]]
             paying = {own for own in chosen if len(own) > 1 and joins(self._region(own).program)[0]}
             if paying <= self.paying:
                 return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
             self.paying |= paying
 
-    def _intervals(self) -> dict[ChainInterval, list[tuple[int, ...]]]:
-        """Returns the intervals that may be cut off, with their connected parts; or with one atom of a part by itself."""
+    def _intervals(self, begin: int, end: int) -> dict[ChainInterval, list[tuple[int, ...]]]:
+        """Returns the intervals of a link that may be cut off, counted from its begin, with their connected parts; or with
+        one atom of a part by itself.
+        """
         found: dict[ChainInterval, list[tuple[int, ...]]] = {}
-        for first in range(len(self.atoms)):
-            parts: list[tuple[int, ...]] = []
-            for place in range(first, len(self.atoms)):
-                touching = [own for own in parts if not self.reads[place].isdisjoint(own)]
-                grown = tuple(sorted((place, *(i for own in touching for i in own))))
-                if not self._possible(first, place, grown):
-                    break
-                parts = [*(own for own in parts if own not in touching), grown]
+        for first in range(begin, end):
+            for place, parts in self._grown(first):
+                grown = next(own for own in parts if own[-1] == place)
                 ways = [parts] if _interleaved(parts) else []
                 ways += [[*(own for own in parts if own != grown), *pair] for pair in self._one_apart(grown)]
                 for number, way in enumerate(ways):
                     if all(map(self._looked_at, way)):
-                        found[first, place + 1, number] = way
+                        found[first - begin, place + 1 - begin, number] = way
         return found
+
+    def _grown(self, first: int) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+        """Yields the intervals that begin with atom `first`, shortest first: the last atom of each, and its connected parts."""
+        parts: list[tuple[int, ...]] = []
+        for place in range(first, len(self.atoms)):
+            touching = [own for own in parts if not self.reads[place].isdisjoint(own)]
+            grown = tuple(sorted((place, *(i for own in touching for i in own))))
+            if not self._possible(first, place, grown):
+                return
+            parts = [*(own for own in parts if own not in touching), grown]
+            yield place, parts
 
     def _one_apart(self, own: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Yields `own` in two: one atom between others in the row that can run before or after the rest, and the rest,

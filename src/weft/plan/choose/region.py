@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -101,6 +102,23 @@ def build_region(
         refused = Considered(chosen.origin, None, error.what)
         considered = tuple(refused if c.origin == chosen.origin else c for c in considered)
     return replace(attempts.made(selection.written), considered=considered)
+
+
+def start_region(selection: Selection) -> list[object]:
+    """Begin to build the kernels that the model chose, where compilers can work meanwhile; `build_region` finds them
+    while the result is held.
+
+    What fails here is not started, and fails again there.
+    """
+    chosen, example = selection.chosen, selection.example
+    chain = toolchain(example.target)
+    checked = _Checked(selection.program, chosen.applied, chosen.approximation)
+    found: list[object] = []
+    if current().verify != "always":  # each verdict would be computed twice
+        with suppress(Exception):
+            for spec in launch_specs(selection.program, chosen.applied, chosen.schedule, example):
+                found.append(chain.start(spec, checked.meta))  # noqa: PERF401 - those that were started stay
+    return found
 
 
 class _Attempts:

@@ -16,6 +16,7 @@ from weft.defects import note, reason_of
 from weft.errors import ScheduleError, UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.options import current
+from weft.phases import phase
 from weft.pipeline import ONE_LOOP, PASSES, ROUNDING_LOOP, SNAPSHOTS, WRITTEN, Family, snapshots
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, Way, Ways
@@ -32,6 +33,7 @@ _LOOKED_AT, _FAR = 3, 3.0
 _NOT_ASKED_FOR = 'left out: it rounds differently from the function as written; options(rounding="running") allows it'
 
 
+@phase("candidates")
 def select(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> Selection:
     """Select the cheapest candidate for `program`: generate candidates, price each, and choose among them.
 
@@ -168,6 +170,7 @@ class _Generating:
                 yield Generated(origin, made, elements, approximation)
 
 
+@phase("pricing")
 def price(made: Generated, example: Example, schedule: Schedule | None = None) -> Priced | Considered | Failed:
     """Schedule a fused program, and predict its time; or say why it is no candidate."""
     fused, chain = made.made.program, toolchain(example.target)

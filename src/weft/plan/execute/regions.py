@@ -6,7 +6,7 @@ import functools
 import gc
 import re
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, WeftError
 from weft.options import current
+from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
-from weft.plan.choose.region import CompiledRegion, build_region
+from weft.plan.choose.region import CompiledRegion, build_region, start_region
 from weft.plan.choose.select import select
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
@@ -84,8 +85,10 @@ class Regions:
     constant: frozenset[str] = frozenset()
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
+    _begun: dict[str, list[object]] = field(default_factory=dict[str, list[object]])
     _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
 
+    @phase("cuts")
     def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Task, ...]:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
@@ -97,6 +100,9 @@ class Regions:
         parts = _parts_of("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
         found = None if current().verify == "always" else recalled(parts, Cut, brought)
         if found is not None:
+            for stage in found[0].stages:
+                if isinstance(stage, Region):
+                    self.settled(stage)
             return found[0].stages
         refuted = laws_refuted(written, program)
         if refuted is not None:
@@ -137,6 +143,13 @@ class Regions:
             raise found
         return found
 
+    def settled(self, region: Region) -> None:
+        """Begins to build the kernels of `region`, which the graph is cut into: compilers work while the rest is chosen."""
+        with suppress(Exception):  # `built` says what is wrong
+            form, selection = self.prepared(region).form, self.selection(region)
+            if form not in self._built and form not in self._begun:
+                self._begun[form] = start_region(selection)
+
     @property
     def launch_seconds(self) -> float:
         """Seconds of one kernel's launch, beyond its work."""
@@ -174,6 +187,7 @@ class Regions:
                 self.device,
                 functools.partial(demand, self._judged(prepared)),
             )
+            self._begun.pop(prepared.form, None)
         return self._built[prepared.form]
 
     def _judged(self, prepared: Prepared) -> Judged:

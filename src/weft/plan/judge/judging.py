@@ -18,6 +18,7 @@ import torch
 
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
 from weft.options import current
+from weft.phases import phase
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.judge.bench import run
 from weft.plan.judge.sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
@@ -47,6 +48,7 @@ class _UnjudgedError(Exception):
     """The kernels cannot be judged, for the reason given."""
 
 
+@phase("judge")
 def demand(judged: Judged, region: CompiledRegion) -> str:
     """Has the kernels of `region` judged, now or from what the cache knows, and says so: right, or why they were not judged.
 

@@ -22,7 +22,9 @@ from weft.plan.targets.home import gpu_of
 from weft.run.gpu.alone import alone_on
 
 _RANDOM: Any = torch.random  # not fully known to type checkers
-_SECONDS, _LEAST, _MOST = 0.1, 5, 25
+_SECONDS, _MOST = 0.1, 25
+_LEAST = ((0.5, 1), (0.05, 2), (0.0, 5))
+"""Rounds that there are at least, where a call takes longer than so many seconds: nobody waits for a slow one again and again."""
 PYTORCH = 1
 """Which of the candidates is the graph in PyTorch."""
 
@@ -120,16 +122,18 @@ def measure(candidates: Sequence[Runner], given: Spare) -> Timed:
     found = [_Candidate(run, given) for run in candidates]
     device = gpu_of(given.arguments)
     with torch.no_grad(), _RANDOM.fork_rng(devices=[] if device is None else [device]):
+        began = time.perf_counter()
         for each in found:
             each.attempt(each.listened)
+        least = next(rounds for longer, rounds in _LEAST if time.perf_counter() - began >= longer * len(found))
         _demand(found)
         going = [each for each in found if each.is_going]
         usage = _Usage()
         if device is None:
-            _in_turn(going, [functools.partial(_seconds, each.call) for each in going])
+            _in_turn(going, [functools.partial(_seconds, each.call) for each in going], least)
         else:
             with alone_on(device):  # after the first calls, which may compile
-                _in_turn(going, _on_a_gpu(going, device))
+                _in_turn(going, _on_a_gpu(going, device), _LEAST[-1][1])
         load = usage.of_others()
     _demand(found)
     return Timed(tuple(each.timing() for each in found), load, found[0].error)
@@ -143,12 +147,12 @@ def _demand(found: Sequence[_Candidate]) -> None:
         raise error
 
 
-def _in_turn(candidates: Sequence[_Candidate], timed: Sequence[Callable[[], float]]) -> None:
-    """Adds what each of `timed` gives to its candidate's times, to and fro, until one fails."""
+def _in_turn(candidates: Sequence[_Candidate], timed: Sequence[Callable[[], float]], least: int) -> None:
+    """Adds what each of `timed` gives to its candidate's times, to and fro, `least` times or more, until one fails."""
     turns = list(zip(candidates, timed, strict=True))
     begin = time.perf_counter()
     rounds = 0
-    while rounds < _LEAST or (rounds < _MOST and time.perf_counter() - begin < _SECONDS):
+    while rounds < least or (rounds < _MOST and time.perf_counter() - begin < _SECONDS):
         rounds += 1
         turns.reverse()
         for candidate, one in turns:

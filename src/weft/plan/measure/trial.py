@@ -19,6 +19,7 @@ import torch
 from weft.capture import apart
 from weft.errors import CacheFolderError, WeftError, WrongKernelError
 from weft.options import Options, again, current
+from weft.phases import phase
 from weft.plan.execute.instead import warn
 from weft.plan.execute.plan import Plan, plan, size_class
 from weft.plan.execute.runner import Runner
@@ -80,6 +81,7 @@ class Trial:
         """Which arguments the graph writes into."""
         return tuple(argument for argument, _ in self.plan.captured.writes)
 
+    @phase("trial")
     def choose(self, arguments: Sequence[Any]) -> Runner:
         """Returns the faster of the two at `arguments`, measured now or before.
 
@@ -95,7 +97,7 @@ class Trial:
         entry = folder.lookup(key, counted=False)
         measured = None if entry is None else Measured.read(entry.meta)
         if measured is None or measured.is_to_be_repeated:
-            now = self.measured_in_memory(arguments)
+            now = self.measured_in_memory(arguments, measured)
             if now is None:
                 return self.plan.run
             measured = now if measured is None or not now.whole else measured.again(now)
@@ -115,19 +117,21 @@ class Trial:
                 made = self.with_library(arguments)
                 return self.plan.run if made is None else made.run
 
-    def measured_in_memory(self, arguments: Sequence[Any]) -> Measured | None:
-        """Times the candidates; None where the GPU's memory does not suffice for that: what is timed is held beside the user's.
+    def measured_in_memory(self, arguments: Sequence[Any], before: Measured | None) -> Measured | None:
+        """Times the candidates as `measured` does; None where the GPU's memory does not suffice for that: what is timed is held
+        beside the user's.
 
         Nor does it where PyTorch ran in place of a candidate for want of memory.
         """
         with suppress(torch.OutOfMemoryError):
-            return self.measured(spare(arguments, self.written))
+            return self.measured(spare(arguments, self.written), before)
         gc.collect()  # the frames of the error hold what was timed, and some hold the error
         torch.cuda.empty_cache()
         return None
 
-    def measured(self, given: Spare) -> Measured:
-        """Times the candidates.
+    def measured(self, given: Spare, before: Measured | None = None) -> Measured:
+        """Times the candidates; again, where they were timed `before`: those that were timed then, and no others, so that
+        a process with a warm cache compiles nothing.
 
         Raises:
             WrongKernelError: weft's kernels give other results than eager.
@@ -143,7 +147,8 @@ class Trial:
         weft, eager = found.timings
         # So much faster that a library's matmuls change nothing.
         clearly = toolchain(self.plan.kernels[0].target).library_share
-        made = None if weft.seconds <= clearly * eager.seconds else self.with_library(given.arguments)
+        settled = weft.seconds <= clearly * eager.seconds if before is None else before.library is None
+        made = None if settled else self.with_library(given.arguments)
         if made is not None:
             found = measure((self.plan.run, self.eager, made.run), given)
         cores = 0 if gpu_of(given.arguments) is not None else current().threads or torch.get_num_threads()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from weft.errors import RefutedError, VerificationError
+from weft.phases import phase
 from weft.tensor.program import Cast, Input, Node, Opaque, TensorProgram, axes_of
 from weft.verify import equivalent
 
@@ -15,6 +16,7 @@ _LARGEST = 1 << 18
 _LEAST_SIZES = (3, 8, 20, 70)
 
 
+@phase("field check")
 def laws_refuted(written: TensorProgram, program: TensorProgram) -> VerificationError | None:
     """Returns why `program`, what the laws made of `written`, must not run; None where it agrees over finite fields.
 

@@ -176,6 +176,14 @@ class Toolchain(ABC):
             CompilerError: there is no compiler, or it refused the kernel.
         """
 
+    def start(self, spec: LaunchSpec, meta: Meta) -> object:
+        """Begins to build one launch, where that goes on meanwhile: `build` will be asked for it while the result is held.
+
+        Raises:
+            As `build`.
+        """
+        del spec, meta
+
     def demand_legal(self, applied: BlockProgram) -> None:
         """Raises UnsupportedError where no kernels can be made of `applied`: asked before anything is printed."""
         del applied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from weft.block.program import BlockProgram
 from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
+from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
 from weft.plan.targets.bench import Bench
 from weft.plan.targets.interface import signature
-from weft.run.build import Binary, KernelSource, build, restored
+from weft.run.build import Binary, KernelSource, build, restored, start
 from weft.run.cache import Json
 from weft.run.child import can_fork, ends_well
 from weft.run.key import cpu_features, environment_parts
@@ -49,6 +51,14 @@ class ChildBench(Bench):
         return failed or super().ended(meanwhile)
 
 
+def _emitted(spec: LaunchSpec, meta: Meta) -> KernelSource:
+    kept = meta()
+    with phase("emit"):
+        text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
+        called = signature(spec.applied, spec.part, spec.name, spec.dims)
+    return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
+
+
 @dataclass(frozen=True)
 class Cpp(Toolchain):
     """C++ kernels for the CPU that weft runs on."""
@@ -59,13 +69,13 @@ class Cpp(Toolchain):
         return environment_parts()
 
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
-        def emit() -> KernelSource:
-            kept = meta()
-            text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
-            called = signature(spec.applied, spec.part, spec.name, spec.dims)
-            return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
+        return Built(build(self._parts(spec), functools.partial(_emitted, spec, meta)))
 
-        return Built(build(spec.key_parts | {"target": str(self.target)}, emit))
+    def start(self, spec: LaunchSpec, meta: Meta) -> object:
+        return start(self._parts(spec), functools.partial(_emitted, spec, meta))
+
+    def _parts(self, spec: LaunchSpec) -> dict[str, str]:
+        return spec.key_parts | {"target": str(self.target)}
 
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in kernels(applied):

@@ -1,0 +1,156 @@
+"""What first calls take: whose figures count for what, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from weft import phases
+from weft.cli import first_calls as command
+from weft.cli.main import main
+from weft.errors import CommandError
+from weft.lab.first import compared, process
+from weft.lab.first.compared import FirstCalls, first_calls
+from weft.lab.first.rows import chosen, subjects
+from weft.lab.first.tables import complaints, further_layers, line, mean, tables
+
+
+def spent(name: phases.Phase) -> phases.Spent:
+    return phases.spent().get(name, phases.Spent())
+
+
+def test_a_second_counts_for_the_innermost_phase():
+    outer, inner = spent("trial"), spent("judge")
+    with phases.phase("trial"):
+        time.sleep(0.02)
+        with phases.phase("judge"):
+            time.sleep(0.1)
+        time.sleep(0.02)
+    assert 0.04 <= spent("trial").wall - outer.wall < 0.1
+    assert spent("judge").wall - inner.wall >= 0.1
+    assert (spent("trial").times - outer.times, spent("judge").times - inner.times) == (1, 1)
+
+
+def test_a_phase_ends_by_an_error():
+    before = spent("trial").times
+    with pytest.raises(ZeroDivisionError), phases.phase("trial"):
+        raise ZeroDivisionError
+    time.sleep(0.05)
+    again = spent("trial")
+    with phases.phase("judge"):
+        pass
+    assert spent("trial") == again
+    assert again.times == before + 1
+
+
+def run(wall: float, **more: object) -> dict[str, object]:
+    return {"wall": wall, "processor": 2 * wall, **more}
+
+
+def own(wall: float, compiles: int, choices: int) -> dict[str, object]:
+    taken = {"candidates": {"wall": 1.0, "processor": 1.5, "times": choices}}
+    return run(wall, imported=(0.5, 0.5), others=2.0, phases=taken, stats={"compiles": compiles})
+
+
+def test_medians_of_processes_that_take_turns(monkeypatch):
+    order = list[str]()
+    walls = {"weft": iter([(4.0, 1.0), (6.0, 2.0), (5.0, 3.0)]), "inductor": iter([(10.0, 4.0)] * 3)}
+
+    def runs(name, device, compiler, processes):
+        order.append(compiler)
+        if compiler == "eager":
+            assert processes == 1
+            return iter([run(0.5)])
+        cold, warm = next(walls[compiler])
+        if compiler == "inductor":
+            return iter([run(cold), run(warm)])
+        return iter([own(cold, 3, 2), own(warm, 0, 0)])
+
+    monkeypatch.setattr(compared, "_runs", runs)
+    (subject,) = chosen(["log-softmax fp32"], "cpu")
+    found = first_calls(subject, "cpu", 3)
+    assert order == ["weft", "inductor", "eager", "eager", "inductor", "weft", "weft", "inductor", "eager"]
+    assert found.cold == {"weft": (5.0, 10.0), "inductor": (10.0, 20.0), "eager": (0.5, 1.0)}
+    assert found.warm["weft"] == (2.0, 4.0)
+    assert (found.ratio(), found.ratio(warm=True)) == (0.5, 0.5)
+    assert (found.compiles, found.choices) == ((3, 0), (2, 0))
+    assert found.phases["Dynamo"] == (5.0 - 1.0 - 0.5, 10.0 - 1.5 - 0.5 - 2.0)
+    assert FirstCalls.read(json.loads(json.dumps(found.written()))) == found
+    assert "5.00 s beside Inductor's 10.00 (0.50)" in line(found)
+    assert complaints([found]) == []
+
+
+def test_what_a_second_process_does_again_is_complained_of():
+    found = FirstCalls("row", compiles=(3, 1), choices=(2, 0))
+    assert complaints([found]) == ["row: a second process compiled 1 times and chose 0 times"]
+
+
+def test_a_compiler_that_fails_has_no_figure_and_the_others_have(monkeypatch):
+    monkeypatch.setattr(compared, "_PROCESS", "import sys; print('out of luck', file=sys.stderr); sys.exit(3)")
+    (subject,) = chosen(["log-softmax fp32"], "cpu")
+    found = first_calls(subject, "cpu", 1)
+    assert found.failed == dict.fromkeys(("weft", "inductor", "eager"), "out of luck")
+    assert math.isnan(found.ratio())
+    assert line(found).startswith("log-softmax fp32: weft: out of luck")
+    assert tables([found])[0].row_count == 1
+
+
+def test_a_further_layer_is_what_it_takes_beside_the_tracer():
+    def of(layers: int, weft: float, eager: float) -> FirstCalls:
+        return FirstCalls("m", "BERT", layers, {"weft": (weft, weft), "eager": (eager, eager)})
+
+    ((family, wall, _),) = further_layers([of(2, 10.0, 1.0), of(6, 12.0, 2.0)])
+    assert (family, wall) == ("BERT", 0.25)
+
+
+def test_the_mean_leaves_out_what_is_lacking():
+    assert mean([2.0, 8.0, math.nan]) == pytest.approx(4.0)
+    assert math.isnan(mean([]))
+
+
+def test_rows_have_names_of_their_own():
+    for device in ("cpu", "cuda"):
+        names = [s.name for s in subjects(device)]
+        assert len(names) == len(set(names))
+    with pytest.raises(CommandError):
+        chosen(["no such row"], "cpu")
+
+
+def test_each_row_can_be_made():
+    for subject in chosen(["LoRA", "two-layer", ", 2 layers"], "cpu"):
+        if subject.missing:
+            pytest.skip(subject.missing)
+        function, arguments, keywords = subject.make("cpu")
+        with torch.no_grad():
+            function(*arguments, **keywords)
+
+
+def test_the_time_of_processes_that_were_started_counts():
+    before = process.used()
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    assert 0.05 <= process.used() - before < 5
+
+
+def test_the_command_writes_rows_and_goes_on_where_it_stopped(monkeypatch, tmp_path):
+    asked = list[str]()
+
+    def measured(subject, device, processes):
+        asked.append(subject.name)
+        return FirstCalls(subject.name, cold={"weft": (1.0, 1.0), "inductor": (2.0, 2.0)}, choices=(1, 1))
+
+    monkeypatch.setattr(command, "first_calls", measured)
+    path = str(tmp_path / "first.json")
+    given = ["bench", "--first-calls", "--device", "cpu", "--json", path, "--resume"]
+    first = CliRunner().invoke(main, [*given, "--only", "log-softmax fp32"])
+    assert (first.exit_code, asked) == (1, ["log-softmax fp32"]), first.output
+    again = CliRunner().invoke(main, [*given, "--only", "log-softmax"])
+    assert asked == ["log-softmax fp32", "log-softmax bf16"]
+    assert "log-softmax bf16: a second process compiled 0 times and chose 1 times" in again.output
+    assert len(json.loads((tmp_path / "first.json").read_text())["results"]) == 2
