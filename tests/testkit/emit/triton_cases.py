@@ -361,7 +361,7 @@ def roundings(folder: Path) -> dict[str, float]:
     near = np.concatenate([halves, np.nextafter(halves, 0, dtype=np.float32), others])
     x = torch.from_numpy(np.concatenate([near, -near]).astype(np.float32))
     given = handmade.inputs(x=(m,))
-    nodes = [Pointwise(op, Apply(op, (Arg(0),)), ("x",), (m,), F32) for op in ("round", "neg")]
+    nodes = tuple(Pointwise(op, Apply(op, (Arg(0),)), ("x",), (m,), F32) for op in ("round", "neg"))
     over = handmade.loop(m, given, nodes, tuple(Stacked(f"r_{node.name}", node.name) for node in nodes))
     kind = BlockType(given["x"], given["x"], F32)
     program = BlockProgram((("x", kind),), Graph(("x",), (over,), ("r_round", "r_neg")), ((m,),) * 2)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from weft.api.backend import backend
 from weft.lab.first.rows import subjects
 from weft.phases import spent
 from weft.run import stats
@@ -38,7 +39,7 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         function(*arguments, **keywords)
         _wait(device)
         wall, processor, own = time.perf_counter(), used(), time.process_time()
-        compiled = _TORCH.compile(function, backend=compiler)
+        compiled = _TORCH.compile(function, backend=backend if compiler == "weft" else compiler)
         compiled(*arguments, **keywords)
         _wait(device)
         wall, processor = time.perf_counter() - wall, used() - processor
