@@ -20,7 +20,7 @@ from weft.tensor import FieldDomain, Fp64Domain, evaluate, returned, well_formed
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
-from weft.tensor.fp64 import rounded
+from weft.tensor.fp64 import matmul_in_parts, rounded
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -447,3 +447,16 @@ def test_sums_in_fp64_are_equally_exact_along_each_dimension(dim: int):
     exact = np.array([[math.fsum(row) for row in rows] for rows in terms])
     found = Fp64Domain().reduce(Monoid.sum, moved, (dim,))
     assert np.abs(found - exact).max() <= 8 * 2.0**-53 * exact.max()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((26, 171), (171, 119)), ((2, 3, 2000), (2000, 700)), ((3, 1, 70), (3, 70, 4001)), ((9, 7), (7, 5))],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_a_product_in_parts_is_the_product(left, right, dtype):
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, shape).astype(dtype) for shape in (left, right))
+    found = matmul_in_parts(a, np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2))
+    assert found.dtype == dtype
+    assert np.array_equal(found, np.matmul(a, b))
