@@ -80,6 +80,12 @@ def test_nan_and_inf_keep_their_meaning() -> None:
     assert not {"-ffast-math", "-Ofast", "-ffinite-math-only"} & set(flags())
 
 
+def test_no_flag_is_one_that_clang_refuses() -> None:
+    """It passes over optimisations of GCC's that it knows by name, and none of them by a value."""
+    valued = {flag.partition("=")[0] for flag in flags() if flag.startswith("-f") and "=" in flag}
+    assert valued <= {"-ffp-contract"}
+
+
 def test_the_openmp_runtime_is_pytorchs_where_it_brings_one() -> None:
     package = Path(torch.__path__[0])
     bundled = [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]

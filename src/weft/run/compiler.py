@@ -93,11 +93,13 @@ def flags() -> tuple[str, ...]:
     NaN and inf keep their meaning and sums their order (no -ffast-math), and x * x - x * x is 0 as
     in eager (no contraction); only errno and floating-point traps, which no kernel reads, are given
     up. Of what -O3 does beyond -O2, whole short loops unrolled and vectors by cost are all that kernels gain by: the rest takes
-    the compiler a quarter of its time (docs/measurements/cpu.md). The OpenMP runtime is PyTorch's own:
-    a second one in the process would start a second set of threads.
+    the compiler a quarter of its time (docs/measurements/cpu.md). GCC before 12 makes no vectors at -O2 unless it is told to. Clang
+    passes over these flags as they are, but refuses -fvect-cost-model=dynamic, which GCC takes for the same. The OpenMP runtime is
+    PyTorch's own: a second one in the process would start a second set of threads.
     """
     return (
-        *("-std=c++17", LEVEL, "-fpeel-loops", "-fvect-cost-model=dynamic", "-march=native", "-fopenmp"),
+        *("-std=c++17", LEVEL, "-ftree-vectorize", "-fpeel-loops", "-fvect-cost-model", "-march=native"),
+        "-fopenmp",
         *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
         *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
         *(("-DWEFT_PLAIN_DOT",) if current().brgemm == "off" else ()),
