@@ -151,7 +151,8 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
     """Guards `run`, which stands for `gm`: where it fails and PyTorch does not, PyTorch runs this call and all later ones.
 
     Errors of PyTorch's own are raised as they are; if eager refuses the operands, they become a ShapeError that names the
-    user's line. A graph that had written into an argument when it failed does not run again: the failure is raised.
+    user's line. A graph that had written into an argument when it failed does not run again: the failure is raised. Nor does
+    one that PyTorch ran in place of weft, which may have written.
     """
     state = [run]
 
@@ -161,7 +162,7 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
         except Exception as error:  # noqa: BLE001 - whatever it is, PyTorch decides what becomes of the call
             failure = error
         try:
-            if state[0] is eager or has_written(failure):
+            if state[0] is eager or has_written(failure) or _was_in(eager, failure):
                 raise failure
             traceback.clear_frames(failure.__traceback__)  # PyTorch may need the memory of what they hold
             results = eager(*arguments)
@@ -175,3 +176,9 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
         return results
 
     return call
+
+
+def _was_in(eager: Runner, failure: Exception) -> bool:
+    """Tells whether `failure` was raised while `eager` ran."""
+    code = getattr(eager, "__code__", None)
+    return code is not None and any(frame.f_code is code for frame, _ in traceback.walk_tb(failure.__traceback__))
