@@ -14,7 +14,9 @@ from testkit.api.models import MODELS
 from weft.api.backend import compile_graph
 from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import forms_of, packed_graph, tensors_of, unpacked_graph
+from weft.api.background.messages import GraphRequest, Reply
 from weft.api.background.plans import packed_plan, unpacked_plan
+from weft.api.background.server import Server
 from weft.capture import capture
 from weft.errors import UnsupportedError
 from weft.options import current, options
@@ -199,3 +201,35 @@ def test_settings_of_a_call_are_in_force_there(monkeypatch, tmp_path) -> None:
     assert not torch.is_autocast_enabled("cpu")
     with default.in_force():
         assert Ambience.here() == default
+
+
+def test_a_graph_is_not_served_by_one_that_holds_another_large_tensor() -> None:
+    """Neither came with its elements, so nothing there tells them apart."""
+    server, answers = Server(), list[Reply]()
+    ambience = Ambience.here(current().replace(measure="never"))
+    for number, rows in enumerate((5, 1)):
+        x, table = torch.randn(rows, 1500), torch.randn(1500)
+        if rows > 1:
+            torch._dynamo.mark_dynamic(x, 0)
+        ((gm, arguments),) = graphs(lambda x, table: torch.softmax(x, -1) * table, x, table)
+        node = next(
+            n
+            for n in gm.graph.nodes
+            if n.op == "placeholder" and getattr(n.meta["example_value"], "shape", ()) == (1500,)
+        )
+        gm.register_buffer("table", table)
+        with gm.graph.inserting_before(node):
+            node.replace_all_uses_with(gm.graph.get_attr("table"))
+        gm.graph.erase_node(node)
+        gm.recompile()
+        forms = forms_of([each for each in arguments if each is not table])
+        with torch.no_grad():
+            answers.append(server.answer(GraphRequest(number, packed_graph(gm), forms, ambience, frozenset((0, 1)))))
+    assert [answer.failure for answer in answers] == [None, None]
+    assert [answer.known for answer in answers] == [None, None]
+
+
+def test_a_tensor_without_elements_is_sent() -> None:
+    received = unpacked_graph(packed_graph(_holding(torch.empty(0, 3))))
+    assert [each.shape for each in received.gm.state_dict().values()] in ([], [(0, 3)])
+    assert received.whole

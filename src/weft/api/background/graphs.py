@@ -270,7 +270,7 @@ def _attribute(gm: fx.GraphModule, name: str) -> Any:
 def _held(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str, numbers: Any) -> torch.Tensor:
     """Make a tensor that the graph holds: with its elements, or with zeros."""
     tensor = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=device).zero_()
-    return tensor if numbers is None else tensor.copy_(torch.tensor(numbers, dtype=dtype))
+    return tensor if numbers is None else tensor.copy_(torch.tensor(numbers, dtype=dtype).reshape(tensor.shape))
 
 
 def _view(

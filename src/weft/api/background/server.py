@@ -148,7 +148,8 @@ class Server:
         with noticed() as defects:
             eager = in_pytorch(gm)
             captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
-            known = served(captured)
+            # A large tensor that a graph holds is zeros here, so that two of them that differ look the same.
+            known = served(captured) if received.whole else None
             if known is not None:
                 run, places, kernels = known
                 number = next((n for n, graph in self._graphs.items() if graph.run is run), None)
