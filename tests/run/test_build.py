@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,3 +222,38 @@ def test_a_child_does_not_wait_for_what_its_parent_builds(emit: Emit, folder: Ca
         ready.set()
     assert held is not None
     assert is_right(build(PARTS, emit_never, folder))
+
+
+def test_an_interrupt_drops_what_waits_and_other_threads_build_it_themselves(
+    emit: Emit, folder: CacheFolder, monkeypatch
+) -> None:
+    compile_, go, running = build_module.compile_shared_library, threading.Event(), threading.Event()
+
+    def slow(text: str, include_dirs: object = ()) -> bytes:
+        running.set()
+        go.wait(60)
+        return compile_(text)
+
+    monkeypatch.setattr(build_module, "compile_shared_library", slow)
+    monkeypatch.setattr(build_module, "_pool", [])
+    monkeypatch.setattr(build_module.os, "sched_getaffinity", lambda _: {0})
+    names = ["a", "b", "c"]
+    held = [build_module.start({**PARTS, "target": name}, emit, folder) for name in names]
+    assert running.wait(60)
+    found: list[Binary] = []
+    other = threading.Thread(target=lambda: found.append(build({**PARTS, "target": "c"}, emit, folder)))
+    other.start()
+    while any(each is held[2] for each in build_module._begun.values()):  # until the other thread waits for it
+        time.sleep(0.01)
+    monkeypatch.setattr(held[1], "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build({**PARTS, "target": "b"}, emit_never, folder)
+    assert held[1] is not None
+    assert held[1].cancelled()
+    go.set()
+    other.join(60)
+    assert is_right(found[0])
+
+
+def interrupted() -> Binary:
+    raise KeyboardInterrupt

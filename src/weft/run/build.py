@@ -9,7 +9,8 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from weft.options import current
 from weft.phases import phase
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json, write_file
-from weft.run.compiler import compile_shared_library
+from weft.run.compiler import compile_shared_library, stop_compilers
 from weft.run.key import cache_key, environment_parts
 from weft.run.launch import KernelSignature, Made, make_launcher
 from weft.run.load import NativeFunction, load
@@ -85,7 +86,8 @@ def build(
     key = cache_key(every_part)
     begun = _begun.pop((str(folder.path), key), None)
     if begun is not None:
-        return _waited_for(begun)
+        with suppress(CancelledError):  # another thread was interrupted
+            return _waited_for(begun)
     known = _known(folder, key)
     return _built(folder, key, every_part, emit) if known is None else known
 
@@ -107,7 +109,7 @@ def start(
     folder, every_part = folder or CacheFolder(), _every_part(parts)
     key = cache_key(every_part)
     begun = _begun.get((str(folder.path), key))
-    if begun is None and folder.lookup(key, counted=False) is None:
+    if (begun is None or begun.cancelled()) and folder.lookup(key, counted=False) is None:
         source = emit()
         begun = _compilers().submit(copy_context().run, _built, folder, key, every_part, lambda: source)
         _begun[str(folder.path), key] = begun
@@ -145,10 +147,23 @@ os.register_at_fork(after_in_child=_in_a_child)
 def _waited_for(begun: Begun) -> Binary:
     try:
         return begun.result()
-    except KeyboardInterrupt:
-        for each in list(_begun.values()):  # the end of the process would wait for them
-            each.cancel()
+    except (KeyboardInterrupt, SystemExit):
+        _drop_waiting()  # the end of the process would wait for them
         raise
+
+
+def end_compilers() -> None:
+    """Drops all that waits for a compiler, and stops the compilers that run: where this process ends."""
+    _drop_waiting()
+    stop_compilers()
+
+
+def _drop_waiting() -> None:
+    with _pool_lock:
+        pools = tuple(_pool)
+        _pool.clear()
+    for pool in pools:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _every_part(parts: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,9 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,6 +168,18 @@ def _probe(compiler: Compiler, own_flags: tuple[str, ...]) -> None:
     compile_shared_library('extern "C" void weft_probe() {}\n')
 
 
+_running: set[subprocess.Popen[bytes]] = set()
+_stopped = threading.Event()
+
+
+def stop_compilers() -> None:
+    """Stops all compilers that run, for good: where this process ends and does not wait for them."""
+    _stopped.set()
+    for process in tuple(_running):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
     # English messages; intermediate files beside the source, where there is room.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
@@ -178,7 +192,10 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         stderr=subprocess.STDOUT,
         process_group=0,  # no session: Linux gives each session its share of the processors, whatever the nice value
     )
+    _running.add(process)
     try:
+        if _stopped.is_set():
+            raise CompilerError("this process is about to end", command=shlex.join(command))
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         raise CompilerError(
@@ -188,6 +205,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         ) from error
     finally:
         # On any way out, an interrupt too: the driver's own children (cc1plus, ld) go with it.
+        _running.discard(process)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
