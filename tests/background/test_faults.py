@@ -222,6 +222,31 @@ def test_a_process_that_is_killed_leaves_none_that_works_on(run) -> None:
     assert gone(int(out), 4.0)
 
 
+def test_a_process_that_ends_meanwhile_leaves_no_compiler_and_no_file_of_one(run, tmp_path) -> None:
+    slow, temporary = tmp_path / "slow", tmp_path / "temporary"
+    temporary.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *kernel.cpp*) echo $$ >> {tmp_path}/started; exec sleep 100;; esac\nexec c++ "$@"\n'
+    )
+    slow.chmod(0o700)
+    run(f"""
+    os.environ |= {{"WEFT_CXX": "{slow}", "TMPDIR": "{temporary}"}}
+    def two(x):
+        return torch.softmax(x * 2, -1), torch.relu(x.mT) @ x
+    pair = two, weft.compile(two, compile="background", measure="never")
+    check((lambda x: two(x)[0], lambda x: pair[1](x)[0]))
+    end = time.monotonic() + 120
+    while not os.path.exists("{tmp_path}/started") and time.monotonic() < end:
+        time.sleep(0.02)
+    """)
+    started = (tmp_path / "started").read_text().split()
+    assert all(gone(int(pid), 10.0) for pid in started)
+    end = time.monotonic() + 10
+    while (left := list(temporary.glob("weft-*"))) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left == []
+
+
 def test_an_interrupt_reaches_the_user_and_not_the_compiler(run) -> None:
     run("""
     os.setpgid(0, 0)

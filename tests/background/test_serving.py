@@ -13,7 +13,7 @@ from torch import nn
 
 import weft
 from weft.api import backend
-from weft.api.background.requests import QUEUE
+from weft.api.background.requests import QUEUE, Pending
 from weft.errors import LeftToPyTorchWarning
 
 SECONDS = 300.0
@@ -168,3 +168,26 @@ def test_a_function_that_is_gone_is_not_compiled() -> None:
     assert weft.ready(torch.relu, SECONDS)
     assert counted(before)["failed"] >= 2
     assert QUEUE.pending() == []
+
+
+def test_what_was_not_called_is_ready_while_others_are_compiled(monkeypatch) -> None:
+    other = Pending(lambda: None, lambda _: True, lambda: True)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(QUEUE, "pending", lambda: [other])
+    assert weft.ready(weft.compile(torch.relu), 0.0)
+    assert weft.ready(weft.compile(nn.Linear(2, 2)), 0.0)
+    assert not weft.ready(torch.relu, 0.0)
+
+
+def test_a_call_that_pytorch_refuses_meanwhile_writes_once(monkeypatch) -> None:
+    def step(cache, table, at):
+        cache.add_(1)
+        return torch.softmax(nn.functional.embedding(at, table), -1)
+
+    def forever(pending: Pending) -> None:
+        del pending
+
+    monkeypatch.setattr(QUEUE, "put", forever)
+    compiled, cache = background(step), torch.zeros(3)
+    with torch.no_grad(), pytest.raises(IndexError):
+        compiled(cache, torch.randn(4, 5), torch.tensor([1, 9]))
+    torch.testing.assert_close(cache, torch.ones(3))

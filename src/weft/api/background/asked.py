@@ -75,10 +75,10 @@ def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
     Returns:
         Whether nothing is left to wait for.
     """
-    kept = getattr(f, _ASKED, None) or getattr(getattr(f, "forward", None), _ASKED, None)
-    if kept is None:
+    kept = [found for each in (f, getattr(f, "forward", None)) if (found := getattr(each, _ASKED, None)) is not None]
+    if not kept:
         return wait(QUEUE.pending(), timeout)
-    graphs = [each() for each in tuple(cast("Asked", kept))]
+    graphs = [each() for each in tuple(cast("Asked", kept[0]))]
     return wait([pending for graph in graphs if graph is not None for pending in graph.asked], timeout)
 
 

@@ -66,6 +66,7 @@ class Reply:
         failure: why it came to nothing; the user is told.
         said: warnings.
         counted: what was counted meanwhile, for `weft.stats()`.
+        is_last: whether the process ends now, since it has taken much memory; another one is to be started.
     """
 
     choice: Choice | None = None
@@ -78,6 +79,7 @@ class Reply:
     failure: str | None = None
     said: tuple[Said, ...] = ()
     counted: Mapping[Counter, int] = field(default_factory=dict[Counter, int])
+    is_last: bool = False
 
 
 def difference(before: Stats, after: Stats) -> dict[Counter, int]:

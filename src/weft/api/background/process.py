@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 _RUN = "import os; os.nice(10); from weft.api.background.server import main; main()"
@@ -33,7 +34,7 @@ class Process:
         """Start it. Raises OSError where no process can be started."""
         if not sys.executable:
             raise OSError("this Python does not know its own program (sys.executable)")
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(_folders(sys.path))}
         # Nothing of the user's is imported: not the main module, as multiprocessing does, and no module of the folder it is in.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _RUN],
@@ -57,6 +58,10 @@ class Process:
         """
         data = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
         assert self._process.stdin is not None
+        if (
+            self._process.poll() is not None
+        ):  # not written to: where SIGPIPE has its default, that would end this process
+            raise GoneError(self._said())
         try:
             self._process.stdin.write(len(data).to_bytes(_LENGTH, "little"))
             self._process.stdin.write(data)
@@ -64,8 +69,15 @@ class Process:
         except (OSError, ValueError) as error:
             raise GoneError(self._said()) from error
         deadline = time.monotonic() + seconds
-        length = int.from_bytes(self._read(_LENGTH, deadline), "little")
-        return pickle.loads(self._read(length, deadline))  # noqa: S301 - from a process of our own
+        try:
+            answer = self._read(int.from_bytes(self._read(_LENGTH, deadline), "little"), deadline)
+        except (
+            OSError,
+            ValueError,
+            MemoryError,
+        ) as error:  # what is left of the answer is not to be read as the next one
+            raise GoneError(f"could not be listened to ({type(error).__name__}: {error})") from error
+        return pickle.loads(answer)  # noqa: S301 - from a process of our own
 
     def stop(self) -> None:
         """End it: ask, so that it removes its temporary files, and after a second end it and what it started by force."""
@@ -91,10 +103,12 @@ class Process:
     def _read(self, count: int, deadline: float) -> bytes:
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
+        poll = select.poll()  # select.select takes no descriptor above 1023
+        poll.register(fd, select.POLLIN)
         found = bytearray()
         while len(found) < count:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
+            if left <= 0 or not poll.poll(1000 * left):
                 raise GoneError("took too long, and was ended")
             part = os.read(fd, min(count - len(found), 1 << 20))
             if not part:
@@ -111,3 +125,8 @@ class Process:
         if status < 0:
             return f"was ended by the signal {signal.Signals(-status).name}"
         return f"ended with the status {status}"
+
+
+def _folders(path: Sequence[Any]) -> list[str]:
+    """List the folders of `sys.path` but the current one. Python passes over what is no text, such as a Path, too."""
+    return [folder for folder in path if isinstance(folder, str) and folder]

@@ -73,11 +73,10 @@ class Requests:
         """Have a request answered; at once without success where too many wait, or there is no process to be had."""
         stats.count("asked")
         with self._condition:
-            refused = self._refused(pending.size)
+            refused = self._refused(pending.size) or self._without_thread()
             if refused is None:
                 self._waiting.append(pending)
                 self._bytes += pending.size
-                self._ensure_thread()
                 self._condition.notify_all()
         if refused is not None:
             self._finish(pending, Reply(failure=refused))
@@ -91,12 +90,18 @@ class Requests:
         """Start the process now, so that it is ready when the first request comes."""
         with self._condition:
             if not self._closed:
-                self._ensure_thread()
+                self._without_thread()
 
-    def _ensure_thread(self) -> None:
+    def _without_thread(self) -> str | None:
+        """Start the thread where there is none; say why, where there can be none."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="weft-background", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="weft-background", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # too many threads, or the interpreter ends
+                return str(error)
+            self._thread = thread
+        return None
 
     def _refused(self, size: int) -> str | None:
         if self._deaths >= _MOST_DEATHS:
@@ -112,13 +117,14 @@ class Requests:
         while True:
             self._start_process()
             with self._condition:
-                if not self._condition.wait_for(lambda: self._waiting or self._closed, _IDLE_SECONDS):
-                    self._thread = None
-                if self._closed or self._thread is None:
+                if not self._condition.wait_for(lambda: self._waiting or self._closed, _IDLE_SECONDS) or self._closed:
+                    # At once: the next request starts another thread, which must not take this process for its own.
+                    self._thread, process, self._process = None, self._process, None
                     break
                 self._current = self._next()
             self._answer(self._current)
-        self._end_process()
+        if process is not None:
+            process.stop()
 
     def _next(self) -> Pending:
         """Take the first that nothing of weft's runs for yet; else the first."""
@@ -132,7 +138,7 @@ class Requests:
             if self._process is None and not self._closed and self._deaths < _MOST_DEATHS:
                 try:
                     self._process = Process()
-                except OSError:
+                except Exception:  # noqa: BLE001 - there is none then, which the answers say; this thread must go on
                     self._deaths = _MOST_DEATHS
 
     def _answer(self, pending: Pending) -> None:
@@ -146,16 +152,20 @@ class Requests:
                 self._end_process()
             except Exception as error:  # noqa: BLE001 - whatever cannot be sent stays with PyTorch, and it is said
                 answer = Reply(failure=f"{type(error).__name__}: {error}")
-        with self._condition:
-            self._current = None
-        self._finish(pending, answer)
+        with self._working:  # until it has taken effect it is pending
+            self._finish(pending, answer)
+            with self._condition:
+                self._current = None
 
     def _asked(self, pending: Pending) -> Reply:
         with self._working:
             request, process = pending.request(), self._process
         if process is None:
             raise GoneError("cannot be started")
-        return process.ask(request)
+        answer: Reply = process.ask(request)
+        if answer.is_last:
+            self._end_process()
+        return answer
 
     def _finish(self, pending: Pending, answer: Reply) -> None:
         """Have the answer take effect; whatever that fails with, PyTorch goes on."""

@@ -34,6 +34,8 @@ from weft.plan import Plan, Runner, Trial, changing_sizes, faster, home
 from weft.plan.measure.measured import Choice
 from weft.plan.targets import toolchain
 from weft.run import stats
+from weft.run.build import end_compilers
+from weft.run.compiler import stop_compilers
 
 _LENGTH = 8
 _MOST_GRAPHS = 64
@@ -190,16 +192,22 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed here is no answer
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_watch, args=(requests.fileno(), os.getppid()), daemon=True).start()
+    try:
+        _serve(requests, answers)
+    finally:
+        end_compilers()
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     server = Server()
     while (request := _read(requests)) is not None:
-        data = pickle.dumps(server.answer(request), protocol=pickle.HIGHEST_PROTOCOL)
+        answer = replace(server.answer(request), is_last=_resident() > _MOST_BYTES)
+        data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             answers.write(len(data).to_bytes(_LENGTH, "little"))
             answers.write(data)
             answers.flush()
         except OSError:
-            return
-        if _resident() > _MOST_BYTES:
             return
 
 
@@ -233,4 +241,5 @@ def _watch(fd: int, parent: int) -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
+    stop_compilers()
     os.killpg(0, signal.SIGKILL)
