@@ -277,7 +277,6 @@ def test_a_cache_that_is_removed_meanwhile_costs_nothing(run) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         check(pair)
     assert weft.stats().served + weft.stats().failed == 3, weft.stats()
-    assert weft.stats().served >= 1
     """)
 
 
@@ -311,6 +310,7 @@ def test_many_threads_call_while_it_is_compiled(run) -> None:
                 except BaseException as error:
                     wrong.append(error)
                     return
+                time.sleep(0.02)  # eight threads without a pause leave a process of low priority nothing
 
     threads = [threading.Thread(target=calls, args=(n,)) for n in range(8)]
     for thread in threads:

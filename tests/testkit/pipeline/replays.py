@@ -44,7 +44,11 @@ def planned(target: str, only: Sequence[str] = ()) -> Iterator[tuple[str, Plan]]
             function = example.make(example.full)
             if isinstance(function, torch.nn.Module):
                 function = function.to(dtype).eval()
-            with tempfile.TemporaryDirectory() as folder, torch.no_grad(), _only_planned() as plans:
+            with (
+                tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+                torch.no_grad(),
+                _only_planned() as plans,
+            ):
                 inputs = example.inputs(example.full, dtype, 0)
                 with suppress(_PlannedError):
                     weft.optimize(function, inputs, target=target, cache_dir=folder, judge="off")

@@ -18,8 +18,8 @@ from weft.capture import refused_at_once
 from weft.errors import CompilerError, named
 from weft.options import current
 from weft.plan import Runner, changing_sizes, home, warn
+from weft.plan.targets import toolchain
 from weft.run.cache import CacheFolder
-from weft.target import CPU
 
 Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
 """The graphs of one compiled function that are, or were, compiled in the background."""
@@ -29,9 +29,10 @@ _ASKED = "weft_asked"
 def in_background(gm: fx.GraphModule, arguments: Sequence[Any]) -> bool:
     """Tell whether a graph is to be compiled in the background.
 
-    Not where that was not asked for, for a graph that PyTorch runs anyhow, which costs nothing to find out, and on a GPU.
+    Not where that was not asked for, for a graph that PyTorch runs anyhow, which costs nothing to find out, and where the target
+    times candidates, which needs the device that serves.
     """
-    if current().compile != "background" or home(arguments) != CPU:
+    if current().compile != "background" or toolchain(home(arguments)).times:
         return False
     return refused_at_once(gm, arguments) is None
 
