@@ -11,7 +11,9 @@ import torch
 import weft
 from weft.block.walk import maps
 from weft.errors import UnsupportedError
+from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import regions
+from weft.plan.partition.partition import Region, linear, partition
 from weft.run.cache import CacheFolder
 
 
@@ -167,3 +169,30 @@ def test_damaged_choices_are_made_anew(selections, damage):
     another_process()
     weft.optimize(chained, given)
     assert len(selections) == 2 * known - kept
+
+
+def test_another_process_selects_nothing_for_equal_layers_whichever_it_meets_first(selections, monkeypatch):
+    """The last of equal layers is priced first here, and its kernels have its names; the other process asks for the first."""
+
+    def layers(x, w, v):
+        first = torch.relu(torch.cumsum(x, 0) @ w) * 2
+        return torch.relu(torch.cumsum(first, 0) @ v) * 2
+
+    stages = Cuts.stages
+
+    def backwards(cuts):
+        every = list(linear(partition(cuts.program)))
+        for stage in reversed([stage for stage in every if isinstance(stage, Region)]):
+            cuts.prices.selection(stage)
+        return stages(cuts)
+
+    monkeypatch.setattr(Cuts, "stages", backwards)
+    given = [torch.randn(s) for s in ((70, 24), (24, 24), (24, 24))]
+    first = weft.optimize(layers, given)
+    known = len(selections)
+    another_process()
+    second = weft.optimize(layers, given)
+    assert len(selections) == known
+    assert [k.key for k in first.kernels] == [k.key for k in second.kernels]
+    assert all(k.from_cache for k in second.kernels)
+    torch.testing.assert_close(second(*given), layers(*given))
