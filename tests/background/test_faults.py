@@ -272,7 +272,8 @@ def test_a_cache_that_is_removed_meanwhile_costs_nothing(run) -> None:
     pairs = [function(n) for n in range(2, 5)]
     for pair in pairs:
         check(pair)
-        working()
+        if pair is pairs[0]:  # the others may be done before anybody looks
+            working()
         while not weft.ready(pair[1], 0.05):
             shutil.rmtree(folder, ignore_errors=True)
         check(pair)

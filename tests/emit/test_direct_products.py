@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
 
-from weft.emit.cpp import INCLUDE_DIR
-from weft.run.compiler import compile_shared_library
+from weft.emit.cpp import INCLUDE_DIR, shared
+from weft.run.compiler import compile_object, compile_shared_library
 
 _TYPES = {torch.float32: "float", torch.bfloat16: "weft::bf16", torch.float16: "weft::f16"}
 _TEXT = """#include "prelude.h"
@@ -196,3 +197,37 @@ def test_small_products_keep_numbers_below_the_normal_ones(library: ctypes.CDLL)
     c = torch.empty(16, 16)
     product(library, c, False, a, b, "staged")
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["float", "bf16"])
+def test_products_that_kernels_share_are_those_that_a_kernel_has_by_itself(name: str, tmp_path: Path):
+    text = f"""
+        #include "prelude.h"
+        using namespace weft;
+        extern "C" void run(const {name}* const a, const {name}* const b, float* c, i64 mb, i64 nb, i64 kb) {{
+          weft::Products products;
+          weft::dot_direct_strided(c, nb, false, a, kb, (i64)1, b, (i64)1, kb, mb, nb, kb);
+        }}
+    """
+    units = shared(text)
+    assert list(units) == [f"WEFT_DOTS_OF_{name}"]
+    assert shared(text.replace("dot_direct_strided", "dot")) == {}
+    random = torch.Generator().manual_seed(0)
+    results = []
+    for number, parts in enumerate(({}, units)):
+        objects = {macro: compile_object(unit, (INCLUDE_DIR,)) for macro, unit in parts.items()}
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(compile_shared_library(text, (INCLUDE_DIR,), objects))
+        library = ctypes.CDLL(str(path))
+        random.manual_seed(1)
+        found = []
+        for mb, nb, kb in ((1, 5, 7), (33, 70, 129), (8, 64, 300)):
+            dtype = {"float": torch.float32, "bf16": torch.bfloat16}[name]
+            a, b = (torch.randn(n, kb, generator=random).to(dtype) for n in (mb, nb))
+            c = torch.full((mb, nb), torch.nan)
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (a, b, c)]
+            library.run(*pointers, *map(ctypes.c_int64, (mb, nb, kb)))
+            torch.testing.assert_close(c, a.float() @ b.float().T, rtol=1e-3, atol=1e-3)
+            found.append(c)
+        results.append(found)
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

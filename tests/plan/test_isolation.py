@@ -98,10 +98,8 @@ def test_an_error_that_names_a_line_costs_that_line(monkeypatch):
 def test_a_kernel_that_the_compiler_refuses_costs_its_region(monkeypatch):
     compile_ = building.compile_shared_library
 
-    def refusing(text, include_dirs=()):
-        if "tanh" in text:
-            return compile_(text + "\nnot C++", include_dirs)
-        return compile_(text, include_dirs)
+    def refusing(text, *more):
+        return compile_(text + "\nnot C++" if "tanh" in text else text, *more)
 
     monkeypatch.setattr(building, "compile_shared_library", refusing)
 

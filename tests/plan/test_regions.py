@@ -12,8 +12,9 @@ import weft
 from testkit.block.programs import linear_relu
 from weft.block.walk import maps
 from weft.errors import UnsupportedError
+from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import regions
-from weft.plan.partition.partition import Region
+from weft.plan.partition.partition import Region, linear, partition
 from weft.run.cache import CacheFolder
 
 
@@ -180,3 +181,30 @@ def test_an_equal_region_of_another_graph_is_prepared_for_its_own_layouts():
     known.begin({"x": 0, "w": 1, "b": 0}, frozenset())
     columns = known.prepared(equal)
     assert (rows.example.innermost["x"], columns.example.innermost["x"]) == (1, 0)
+
+
+def test_another_process_selects_nothing_for_equal_layers_whichever_it_meets_first(selections, monkeypatch):
+    """The last of equal layers is priced first here, and its kernels have its names; the other process asks for the first."""
+
+    def layers(x, w, v):
+        first = torch.relu(torch.cumsum(x, 0) @ w) * 2
+        return torch.relu(torch.cumsum(first, 0) @ v) * 2
+
+    stages = Cuts.stages
+
+    def backwards(cuts):
+        every = list(linear(partition(cuts.program)))
+        for stage in reversed([stage for stage in every if isinstance(stage, Region)]):
+            cuts.prices.selection(stage)
+        return stages(cuts)
+
+    monkeypatch.setattr(Cuts, "stages", backwards)
+    given = [torch.randn(s) for s in ((70, 24), (24, 24), (24, 24))]
+    first = weft.optimize(layers, given)
+    known = len(selections)
+    another_process()
+    second = weft.optimize(layers, given)
+    assert len(selections) == known
+    assert [k.key for k in first.kernels] == [k.key for k in second.kernels]
+    assert all(k.from_cache for k in second.kernels)
+    torch.testing.assert_close(second(*given), layers(*given))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -163,9 +163,9 @@ def test_kernels_that_were_started_are_compiled_at_the_same_time(emit: Emit, fol
     both = threading.Barrier(2, timeout=20)
     compile_ = build_module.compile_shared_library
 
-    def meeting(text: str, include_dirs: object = ()) -> bytes:
+    def meeting(text: str, *more: Any) -> bytes:
         both.wait()
-        return compile_(text)
+        return compile_(text, *more)
 
     monkeypatch.setattr(build_module, "compile_shared_library", meeting)
     monkeypatch.setattr(build_module, "_pool", [])
@@ -204,10 +204,10 @@ def test_a_child_does_not_wait_for_what_its_parent_builds(emit: Emit, folder: Ca
     compile_, parent = build_module.compile_shared_library, os.getpid()
     ready = threading.Event()
 
-    def slow(text: str, include_dirs: object = ()) -> bytes:
+    def slow(text: str, *more: Any) -> bytes:
         if os.getpid() == parent:
             ready.wait(60)
-        return compile_(text)
+        return compile_(text, *more)
 
     monkeypatch.setattr(build_module, "compile_shared_library", slow)
     held = build_module.start(PARTS, emit, folder)
@@ -229,7 +229,7 @@ def test_an_interrupt_drops_what_waits_and_other_threads_build_it_themselves(
 ) -> None:
     compile_, go, running = build_module.compile_shared_library, threading.Event(), threading.Event()
 
-    def slow(text: str, include_dirs: object = ()) -> bytes:
+    def slow(text: str, *more: object) -> bytes:
         running.set()
         go.wait(60)
         return compile_(text)
@@ -257,3 +257,25 @@ def test_an_interrupt_drops_what_waits_and_other_threads_build_it_themselves(
 
 def interrupted() -> Binary:
     raise KeyboardInterrupt
+
+
+def test_what_kernels_share_is_compiled_once_and_linked_into_each(emit: Emit, folder: CacheFolder, monkeypatch) -> None:
+    made: list[str] = []
+    compile_ = build_module.compile_object
+
+    def noted(text: str, *more: Any) -> bytes:
+        made.append(text)
+        return compile_(text, *more)
+
+    monkeypatch.setattr(build_module, "compile_object", noted)
+    shared = {"SEVEN_ELSEWHERE": 'extern "C" __attribute__((visibility("hidden"))) int seven() { return 7; }\n'}
+    head = '#ifndef SEVEN_ELSEWHERE\n#error "it is not told"\n#endif\nextern "C" int seven();\nstatic int kept = seven();\n'
+
+    def sharing() -> KernelSource:
+        return replace(emit(), text=head + emit().text, shared=shared)
+
+    held = [build_module.start({**PARTS, "target": each}, sharing, folder) for each in ("a", "b")]
+    assert is_right(build({**PARTS, "target": "a"}, emit_never, folder))
+    assert is_right(build({**PARTS, "target": "b"}, emit_never, folder))
+    assert made == list(shared.values())
+    del held

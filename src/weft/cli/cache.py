@@ -131,6 +131,7 @@ def stats(as_json: bool) -> None:
         "measurements": kinds["measurement"],
         "choices": kinds["choice"],
         "judgements": kinds["judgement"],
+        "parts of kernels": kinds["part of kernels"],
         "damaged": len(found) - len(entries),
         "of other sources": sum(not _is_of_this_weft(e) for e in entries),
         "oldest": min((e.created for e in entries), default=None),
@@ -167,6 +168,8 @@ def _kind(entry: Entry) -> str:
         return "measurement"
     if "judged" in entry.parts:
         return "judgement"
+    if "shared" in entry.parts:
+        return "part of kernels"
     return "choice" if "chosen" in entry.parts else "kernel"
 
 
@@ -184,6 +187,7 @@ def _name(entry: Entry) -> str:
             return {
                 "measurement": "measurement",
                 "judgement": "judgement",
+                "part of kernels": "part of kernels",
                 "choice": entry.parts.get("chosen", ""),
             }.get(_kind(entry), "-")
 

@@ -22,13 +22,13 @@ from weft.options import current
 from weft.phases import phase
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json, write_file
-from weft.run.compiler import compile_shared_library, stop_compilers
+from weft.run.compiler import compile_object, compile_shared_library, stop_compilers
 from weft.run.key import cache_key, environment_parts
 from weft.run.launch import KernelSignature, Made, make_launcher
 from weft.run.load import NativeFunction, load
 from weft.run.scratch import private_folder
 
-_BINARY, _SOURCE = "kernel.so", "kernel.cpp"
+_BINARY, _SOURCE, _OBJECT = "kernel.so", "kernel.cpp", "shared.o"
 _MOST = 8
 """Compilers that run at the same time, at most: each takes 0.1 to 0.2 GB."""
 
@@ -42,12 +42,14 @@ class KernelSource:
         signature: the kernel's interface (`launch`).
         include_dirs: folders of the `#include "..."` in the text; they lie in weft's own source.
         meta: anything to be had back on a warm start: the schedule, the verdict.
+        shared: texts of what other kernels contain too, by the macro that says that it is linked: each compiled once, and kept.
     """
 
     text: str
     signature: KernelSignature
     include_dirs: tuple[Path, ...] = ()
     meta: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    shared: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +223,9 @@ def _known(folder: CacheFolder, key: str) -> Binary | None:
 def _compile(
     folder: CacheFolder, key: str, parts: Mapping[str, str], source: KernelSource
 ) -> tuple[NativeFunction, Path]:
+    shared = {name: _shared(folder, text, source.include_dirs) for name, text in source.shared.items()}
     stats.count("compiles")
-    library = compile_shared_library(source.text, source.include_dirs)
+    library = compile_shared_library(source.text, source.include_dirs, shared)
     stats.count("binaries_emitted")
     files = {_BINARY: library, _SOURCE: source.text.encode()}
     meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
@@ -239,3 +242,18 @@ def _compile(
             where=str(folder.path),
             todo="name a folder in WEFT_CACHE_DIR whose file system has space and allows execution",
         ) from error
+
+
+def _shared(folder: CacheFolder, text: str, include_dirs: tuple[Path, ...]) -> bytes:
+    """Gets what kernels have in common, as an object: from the cache, else compiled and stored."""
+    parts = _every_part({"shared": text})
+    key = cache_key(parts)
+    with folder.alone(key):  # other kernels of this process wait for it too
+        entry = folder.lookup(key, counted=False)
+        if entry is not None and _OBJECT in entry.files:
+            with suppress(OSError):  # gone since the look
+                return entry.files[_OBJECT].read_bytes()
+        made = compile_object(text, include_dirs)
+        with suppress(OSError):  # no room: compiled again for the next kernel
+            folder.store(key, {_OBJECT: made}, parts=parts)
+    return made

@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -100,15 +101,23 @@ def flags() -> tuple[str, ...]:
     PyTorch's own: a second one in the process would start a second set of threads.
     """
     return (
+        *_flags_of_objects(),
+        "-shared",
+        "-Wl,--as-needed",
+        *(f"-Wl,-rpath,{path.parent}" for path in _openmp()),
+        *map(str, _openmp()),
+    )
+
+
+def _flags_of_objects() -> tuple[str, ...]:
+    """Lists the flags that do not concern linking."""
+    return (
         *("-std=c++17", LEVEL, "-ftree-vectorize", "-fpeel-loops", "-fvect-cost-model", "-march=native"),
         "-fopenmp",
         *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
         *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
         *(("-DWEFT_PLAIN_DOT",) if current().brgemm == "off" else ()),
-        *("-shared", "-fPIC", "-fvisibility-inlines-hidden"),
-        "-Wl,--as-needed",
-        *(f"-Wl,-rpath,{path.parent}" for path in _openmp()),
-        *map(str, _openmp()),
+        *("-fPIC", "-fvisibility-inlines-hidden"),
     )
 
 
@@ -123,28 +132,48 @@ def _openmp() -> tuple[Path, ...]:
 
 
 def compile_shared_library(
-    source: str, include_dirs: Sequence[Path] = (), *, seconds: float = COMPILE_SECONDS
+    source: str,
+    include_dirs: Sequence[Path] = (),
+    objects: Mapping[str, bytes] = MappingProxyType({}),
+    *,
+    seconds: float = COMPILE_SECONDS,
 ) -> bytes:
     """Compiles C++ text into a shared library and gives the library's bytes.
 
     Args:
         source: the whole translation unit.
         include_dirs: folders in which `#include "..."` is looked for.
+        objects: what `compile_object` gave, to be linked; each by the macro that tells the source that it is there.
         seconds: the time after which the compiler and all that it started are stopped.
 
     Raises:
         CompilerError: no compiler, no room for its files, too slow, or it refused the source; has
             the command and the compiler's output.
     """
-    compiler = find_compiler()
-    includes = [f"-I{path}" for path in include_dirs]
+    files = {"kernel.cpp": source.encode(), **{f"{name}.o": found for name, found in objects.items()}}
+    told = [f"-D{name}" for name in objects]
     # The source stands before the libraries: a linker that drops what is not needed reads in order.
-    command = [*compiler.command, *includes, "-o", "kernel.so", "kernel.cpp", *flags()]
+    return _compiled([*told, "-o", "kernel.so", *files, *flags()], files, "kernel.so", include_dirs, seconds)
+
+
+def compile_object(source: str, include_dirs: Sequence[Path] = ()) -> bytes:
+    """Compiles C++ text into an object that libraries are linked with, and gives its bytes; raises as `compile_shared_library`."""
+    files = {"part.cpp": source.encode()}
+    given = ["-c", "-o", "part.o", *files, *_flags_of_objects()]
+    return _compiled(given, files, "part.o", include_dirs, COMPILE_SECONDS)
+
+
+def _compiled(
+    arguments: Sequence[str], files: Mapping[str, bytes], made: str, include_dirs: Sequence[Path], seconds: float
+) -> bytes:
+    """Runs the compiler in a folder that holds `files`, and reads the file `made`."""
+    command = [*find_compiler().command, *(f"-I{path}" for path in include_dirs), *arguments]
     try:
         with compile_folder() as folder:
-            (folder / "kernel.cpp").write_text(source, encoding="utf-8")
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
             _run(command, folder, seconds)
-            return (folder / "kernel.so").read_bytes()
+            return (folder / made).read_bytes()
     except OSError as error:
         raise CompilerError(
             f"the compiler's files could not be written, read or run: {error}",

@@ -7,6 +7,7 @@ a `Fill` prints nothing), grid loops one OpenMP region, pointwise work one loop 
 
 from weft.emit.cpp.kernel import emit, list_dims, size_names
 from weft.emit.cpp.legality import demand_legal
+from weft.emit.cpp.shared import shared
 from weft.emit.cpp.text import INCLUDE_DIR
 
-__all__ = ["INCLUDE_DIR", "demand_legal", "emit", "list_dims", "size_names"]
+__all__ = ["INCLUDE_DIR", "demand_legal", "emit", "list_dims", "shared", "size_names"]

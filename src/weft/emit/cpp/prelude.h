@@ -37,6 +37,8 @@
 #else
 #define WEFT_APART __attribute__((noinline, noclone))
 #endif
+// One that kernels may share, compiled in a file of its own (WEFT_DOTS, below), which is linked into each of them.
+#define WEFT_SHARED WEFT_APART __attribute__((visibility("hidden")))
 // And one that is copied to its callers, whatever compilers think of its size.
 #define WEFT_INLINE inline __attribute__((always_inline))
 
@@ -1126,7 +1128,7 @@ static inline i64 pair_products(Sum<T>*, i64, bool, const T*, i64, Panel<T>, i64
 
 // dot() without a library.
 template <bool Pairs, class T>
-static WEFT_APART void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
+WEFT_SHARED void plain_dot(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, Panel<T> panel, i64 mb, i64 nb, i64 kb) {
   if (sizeof(T) == 1 && kb > kFew) {
     for (i64 k = 0; k < kb; k += kFew)
       plain_dot<Pairs>(c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(kFew, kb - k));
@@ -1452,7 +1454,7 @@ static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_strid
 // The product with a block whose columns lie dense, b[n * n_stride + k]: turned, so that the block's columns are dot()'s rows and
 // need no copy. What is copied instead is a, and the result: less where a has few rows. kb is not 0.
 template <class T>
-static WEFT_APART void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
+WEFT_SHARED void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 n_stride, i64 mb, i64 nb, i64 kb) {
   constexpr i64 kRows = 64, kColumns = 128, kDepth = 1024 / sizeof(T);
   alignas(kLine) T rows[kRows * kDepth];
   alignas(kLine) float turned[kColumns * kRows];
@@ -1474,7 +1476,7 @@ static WEFT_APART void dot_turned(float* c, i64 ldc, bool add, const T* a, i64 l
 // The product with a block that is not staged, element (k, n) at b[k * k_stride + n * n_stride]: where staging would cost more than
 // the product. One of the two strides should be 1; for more than a few rows, k_stride.
 template <class T>
-static WEFT_APART void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
+WEFT_SHARED void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, const T* b, i64 k_stride, i64 n_stride,
                        i64 mb, i64 nb, i64 kb) {
   if (k_stride == 1 && n_stride != 1) {
     if constexpr (is_float(Sum<T>{})) {
@@ -1584,5 +1586,21 @@ static void dot_anyhow(Sum<T>* c, i64 c_m, i64 c_n, bool add, const T* a, i64 a_
       *out = add ? *out + sum : sum;
     }
 }
+
+// ---------------------------------------------------------------------------------- what kernels share
+
+// The products of blocks of T: declared by WEFT_DOTS(extern template, T), compiled by WEFT_DOTS(template, T).
+#define WEFT_DOTS(which, T)                                                                              \
+  which void dot_direct<T>(Sum<T>*, i64, bool, const T*, i64, const T*, i64, i64, i64, i64, i64);        \
+  which void dot_turned<T>(float*, i64, bool, const T*, i64, const T*, i64, i64, i64, i64);              \
+  which void plain_dot<false, T>(Sum<T>*, i64, bool, const T*, i64, Panel<T>, i64, i64, i64);
+#define WEFT_PAIRED_DOTS(which, T) which void plain_dot<true, T>(Sum<T>*, i64, bool, const T*, i64, Panel<T>, i64, i64, i64);
+#ifdef WEFT_DOTS_OF_float
+WEFT_DOTS(extern template, float)
+#endif
+#ifdef WEFT_DOTS_OF_bf16
+WEFT_DOTS(extern template, bf16)
+WEFT_PAIRED_DOTS(extern template, bf16)
+#endif
 
 }  // namespace weft

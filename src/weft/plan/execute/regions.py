@@ -146,9 +146,10 @@ class Regions:
     def settled(self, region: Region) -> None:
         """Begins to build the kernels of `region`, which the graph is cut into: compilers work while the rest is chosen."""
         with suppress(Exception):  # `built` says what is wrong
-            form, selection = self.prepared(region).form, self.selection(region)
-            if form not in self._built and form not in self._begun:
-                self._begun[form] = start_region(selection)
+            prepared, selection = self.prepared(region), self.selection(region)
+            if prepared.form not in self._built and prepared.form not in self._begun:
+                _keep_for(prepared, selection)
+                self._begun[prepared.form] = start_region(selection)
 
     @property
     def launch_seconds(self) -> float:
@@ -255,13 +256,18 @@ def _selected_before(prepared: Prepared) -> Selection:
     key = cache_key(parts), brought
     found = _remembered.pop(key, None)
     if found is None:
-        found = _kept(parts, program, brought) or _selected_now(parts, program, example, brought)
-    _remembered[key] = found  # the last ones stay
-    while len(_remembered) > _MOST_REMEMBERED:
-        _remembered.pop(next(iter(_remembered)), None)
+        found = _kept(parts, prepared, brought) or _selected_now(parts, program, example, brought)
+    _remember(key, found)
     if isinstance(found, Refusal):
         raise found.error()
-    return _at(found, example)
+    return _at(found, _named_as(example, program, found.program))
+
+
+def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> None:
+    """Remembers what was found, in this process; the last ones stay."""
+    _remembered[key] = found
+    while len(_remembered) > _MOST_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
 
 
 def _parts_of(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
@@ -278,12 +284,43 @@ def _at(selection: Selection, example: Example) -> Selection:
     return replace(selection, example=example, chosen=replace(chosen, cost=cost))
 
 
-def _kept(parts: Mapping[str, str], program: TensorProgram, brought: Sequence[Any]) -> Selection | Refusal | None:
-    """Reads what another process chose for `program`; None where there is nothing."""
+def _keep_for(prepared: Prepared, selection: Selection) -> None:
+    """Keeps what was selected for another region of this form: another process may meet this one first."""
+    plain, brought = unplaced(prepared.program)
+    parts = _parts_of("selection", plain, prepared.example)
+    key = cache_key(parts), brought
+    if key not in _remembered:
+        _remember(key, selection)
+        keep(parts, _to_keep(selection), unplaced(selection.program)[1])
+
+
+def _to_keep(selection: Selection) -> Selection:
+    """Leaves out what is for the tuner alone: it is found anew where it tunes anew."""
+    return replace(selection, others=None if selection.others else ())
+
+
+def _named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
+    """Returns the example of `program` for `other`, which differs from it in names alone."""
+    if program == other:
+        return example
+    spaces = zip(program.spaces(), other.spaces(), strict=True)
+    inputs = zip(program.inputs, other.inputs, strict=True)
+    return replace(
+        example,
+        sizes={its.name: example.sizes[own.name] for own, its in spaces},
+        innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
+    )
+
+
+def _kept(parts: Mapping[str, str], prepared: Prepared, brought: Sequence[Any]) -> Selection | Refusal | None:
+    """Reads what another process chose for the program, or for one that differs in names alone; None where there is nothing."""
+    program = prepared.program
     found = recalled(parts, object, brought)
     match found:
         case (Selection() as selection, _) if selection.program == program:
             return replace(selection, program=program)
+        case (Selection() as selection, _) if _is_of_form(selection.program, prepared):
+            return selection
         case (Refusal() as refusal, _):
             return refusal
         case _:
@@ -299,9 +336,7 @@ def _selected_now(
             found = select(program, example)
         except (UnsupportedError, ScheduleError) as error:
             found = Refusal.of(error)
-        # What is for the tuner alone is found anew where it tunes anew.
-        kept = found if isinstance(found, Refusal) else replace(found, others=None if found.others else ())
-        keep(parts, kept, brought)
+        keep(parts, found if isinstance(found, Refusal) else _to_keep(found), brought)
     return found
 
 
@@ -345,6 +380,14 @@ def form_of(program: TensorProgram, example: Example) -> str:
         f"threads {example.threads}, target {example.target}",
     ]
     return "\n".join(lines)
+
+
+def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:
+    """Tells whether `program` differs from a region's in names alone."""
+    own = prepared.program
+    if len(program.spaces()) != len(own.spaces()) or len(program.inputs) != len(own.inputs):
+        return False
+    return form_of(program, _named_as(prepared.example, own, program)) == prepared.form
 
 
 def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[int]:

@@ -56,7 +56,7 @@ def _emitted(spec: LaunchSpec, meta: Meta) -> KernelSource:
     with phase("emit"):
         text = cpp.emit(spec.applied, spec.part, spec.name, spec.dims)
         called = signature(spec.applied, spec.part, spec.name, spec.dims)
-    return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept)
+    return KernelSource(text, called, (cpp.INCLUDE_DIR,), kept, cpp.shared(text))
 
 
 @dataclass(frozen=True)
