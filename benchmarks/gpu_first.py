@@ -55,7 +55,6 @@ H200 = Machine(
         MemoryLevel("L2", 50e6, 10e12),
         MemoryLevel("HBM", 141e9, BYTES_PER_SECOND),
     ),
-    operation_seconds=0.0,
     launch_seconds=2e-6,
 )
 SECONDS_FOR_A_PROGRAM = 150

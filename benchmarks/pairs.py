@@ -1,14 +1,15 @@
 """Whether the cost model ranks schedules well: pairs of a fused program and a schedule, predicted and measured.
 
     PYTHONPATH=src:benchmarks python benchmarks/pairs.py make DIR [--target cuda:90] [--each 100] [--seed N] [--only NAME ...]
-    PYTHONPATH=src:benchmarks python benchmarks/pairs.py time DIR --json FILE [--seconds S] [--only NAME ...]
+    PYTHONPATH=src:benchmarks python benchmarks/pairs.py time DIR --json FILE [--resume] [--seconds S] [--only NAME ...]
     PYTHONPATH=src:benchmarks python benchmarks/pairs.py judge FILE [--model now] [--fit FILE]
 
 `make` draws pairs of a dozen functions, half of them from the tenth that the model likes best, compiles them and packs them into
 DIR; for a GPU nothing else needs to be compiled then, and the GPU need not be here. What DIR has is not made again. `time` checks
-each pair's result against fp64 and times it as the tuner does, on a CPU beside a reference pair, and writes FILE as it goes.
+each result against fp64 and times it as the tuner does, and writes FILE as it goes. Pairs of a CPU are timed beside a reference
+pair, and again where that was disturbed.
 `judge` says how well predictions rank what was measured, as they are and with a correction that was fitted to the other functions
-(`weft.cost.fitted`). `--model now` predicts again with the model of this checkout; `--fit` writes the correction for all functions.
+(`pairs_correction`). `--model now` predicts again with the model of this checkout; `--fit` writes the correction for all functions.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from typing import Any
 
 import pairs_judge
 import pairs_made
+from pairs_correction import fitted
 from pairs_workloads import workloads
 
 from weft.api.files import write_json
-from weft.cost import fitted
 from weft.lab.gpu.workers import BenchWorker, LostError
 from weft.run.gpu import interpreted
 from weft.target import CPU, Target
 
 # Seconds without a sign of life after which a process that times pairs is given up; processes lost in a row that end a run.
 _SILENT, _LOST = 90.0, 5
+# A pair is timed again, so often at most, where the reference took so many times as long beside it as beside most.
+_AGAIN, _DISTURBED = 3, 1.5
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -95,22 +98,26 @@ def timed(given: argparse.Namespace) -> int:
     """Time the pairs of a folder; 1 where one of them is wrong or failed."""
     ends, bad = time.monotonic() + given.seconds, 0
     timing: PairTimer | None = None
+    known = json.loads(given.json.read_text(encoding="utf-8"))["pairs"] if given.resume and given.json.exists() else []
     found: dict[str, Any] = {"setting": {}, "workloads": [], "pairs": []}
     for path, archive in archives(given.folder, given.only):
         here = archive.target == CPU or interpreted.is_asked_for()
         timing = timing or PairTimer("cpu" if here else "cuda")
-        begin, rows = time.monotonic(), list[dict[str, Any]]()
+        begin, rows = time.monotonic(), _known(archive, known)
         likeliest = sorted(range(len(archive.pairs)), key=lambda number: archive.pairs[number].predicted)
-        for number in likeliest:
-            if time.monotonic() < ends:
-                rows.append(_row(archive, number, timing.pair(path, number)))
-        _without_drift(rows)
+        wanted = [number for number in likeliest if number not in rows]
+        for _ in range(1 + _AGAIN):
+            for number in wanted:
+                if time.monotonic() < ends:
+                    rows[number] = _row(archive, number, timing.pair(path, number))
+            wanted = _disturbed(rows)
+        _without_drift(list(rows.values()))
         found["setting"] = timing.setting
         found["workloads"].append(dict(archive.about))
-        found["pairs"] += rows
+        found["pairs"] += rows.values()
         write_json(given.json, found)
-        bad += sum("error" in row for row in rows)
-        sys.stdout.write(f"{_said(archive, rows)}, {time.monotonic() - begin:.0f} s\n")
+        bad += sum("error" in row for row in rows.values())
+        sys.stdout.write(f"{_said(archive, list(rows.values()))}, {time.monotonic() - begin:.0f} s\n")
         sys.stdout.flush()
     if timing is not None:
         timing.close()
@@ -123,12 +130,26 @@ def _row(archive: pairs_made.Archive, number: int, said: Mapping[str, Any]) -> d
     return {"workload": archive.about["workload"], **own, **said}
 
 
+def _known(archive: pairs_made.Archive, known: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Find the pairs of an archive among those that were timed before, by number."""
+    rows = {(row["workload"], row["program"], json.dumps(row["schedule"])): row for row in known if "seconds" in row}
+    names = [(archive.about["workload"], pair.program, json.dumps(pair.schedule)) for pair in archive.pairs]
+    return {number: rows[name] for number, name in enumerate(names) if name in rows}
+
+
+def _disturbed(rows: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """List the pairs beside which the reference took far longer than beside most: the machine did something else."""
+    beside = {number: row["beside"] for number, row in rows.items() if "beside" in row}
+    most = _DISTURBED * statistics.median(beside.values()) if beside else 0.0
+    return [number for number, seconds in beside.items() if seconds > most]
+
+
 def _without_drift(rows: Sequence[dict[str, Any]]) -> None:
     """Make times of a CPU, each of which was taken beside the reference, those that the reference's median stands for."""
     beside = [row["beside"] for row in rows if "beside" in row]
     for row in rows:
         if "beside" in row:
-            row["seconds"] *= statistics.median(beside) / row["beside"]
+            row["seconds"] = row["taken"] * statistics.median(beside) / row["beside"]
 
 
 def _said(archive: pairs_made.Archive, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -170,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timing = commands.add_parser("time", help="check and time what make has packed")
     timing.add_argument("folder", type=Path, metavar="DIR")
     timing.add_argument("--json", type=Path, required=True, metavar="FILE")
+    timing.add_argument("--resume", action="store_true", help="keep what the file has, but for what was disturbed")
     timing.add_argument("--seconds", type=float, default=1e9, metavar="S", help="no pair is begun after so many")
     timing.add_argument("--only", nargs="*", default=[], metavar="NAME")
     timing.set_defaults(run=timed)

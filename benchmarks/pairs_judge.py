@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pairs_correction import Calibration, Observation, fitted
 from pairs_space import PairSpace, features, read
 from pairs_workloads import problem, workloads
 
-from weft.cost import Calibration, Observation, fitted
 from weft.target import Target
 
 FIRST = 8

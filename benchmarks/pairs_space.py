@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from pairs_correction import cpu_features, gpu_features
 from pairs_workloads import Problem
 
 from weft.block.listing import listing
-from weft.cost import Bounds, Breakdown, Cost, Cycles, Resources, cpu_features, gpu, gpu_features, launches_of
+from weft.cost import Bounds, Breakdown, Cost, Cycles, Resources, gpu, launches_of
 from weft.errors import ScheduleError, UnsupportedError
 from weft.lab.fuzz.random_schedules import random_schedule
 from weft.plan.choose.select import Generated, Priced, generate, price

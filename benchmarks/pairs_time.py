@@ -185,7 +185,8 @@ class PairSession:
         if timed.failure is not None:
             raise timed.failure
         mine, other = timed.timings
-        return {"error_norm": error, "seconds": mine.seconds, "beside": other.seconds, "load": round(timed.load, 2)}
+        seconds = {"seconds": mine.seconds, "taken": mine.seconds, "beside": other.seconds}
+        return {"error_norm": error, **seconds, "load": round(timed.load, 2)}
 
 
 def _relative(own: torch.Tensor, wanted: torch.Tensor) -> float:

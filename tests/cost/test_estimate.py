@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from weft.cost import Cost, Machine, MemoryLevel, Traffic, cost_of, total
+from weft.cost.cpu_cycles import cycles_of
+from weft.cost.cpu_work import BlockMove, BlockProduct
 from weft.cost.machine import Processor
 from weft.tensor.dtypes import DType
 
@@ -17,14 +19,14 @@ TOY = Machine(
     vector_flops=1e9,
     matrix_flops={DType.float32: 1e10, DType.bfloat16: 4e10},
     levels=(MemoryLevel("L1", 1e3, 1e12), MemoryLevel("L2", 1e5, 1e11), MemoryLevel("memory", INF, 1e10)),
-    operation_seconds=0.0,
+    lanes=4,
     launch_seconds=0.0,
 )
 MATMUL = Traffic(
     loaded={"x": 4_000_000, "w": 40_000},
     stored={"out": 1_000_000},
-    operations={"dot": 1000},
-    runs={"n": 1000},
+    operations={("dot", (64, 64, 64)): 1000, ("x_item", (64, 64)): 1000},
+    runs={"m": 8, "n": 32},
     starts={},
     flops={"dot": 10**9, "relu": 10**6},
     matrix_flops={DType.float32: 10**9},
@@ -33,6 +35,10 @@ MATMUL = Traffic(
     shared=frozenset({"x", "w", "out"}),
     iterations=8,
 )
+CYCLE = 4 * 4 * 4 / 1e9
+"""Seconds: four cores of two units of four lanes."""
+LOOPS = 15 * 40 * CYCLE / 4
+FREE = replace(MATMUL, flops={}, matrix_flops={}, runs={})
 
 
 def test_a_floor_counts_every_element_once() -> None:
@@ -41,21 +47,47 @@ def test_a_floor_counts_every_element_once() -> None:
     assert cost.unique_bytes == 2_040_000
     assert cost.flops == 10**9 + 10**6
     assert cost.floor_seconds == pytest.approx(0.1 + 1e-3)
-    assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + (2_040_000 + 3_000_000) / 1e10)
+    assert cost.predicted_seconds == pytest.approx(LOOPS + (2_040_000 + 3_000_000) / 1e10)
 
 
 def test_where_the_bytes_take_longer_they_are_the_floor() -> None:
-    cost = cost_of(replace(MATMUL, flops={}, matrix_flops={}), TOY)
+    cost = cost_of(FREE, TOY)
     assert cost.floor_seconds == pytest.approx(2_040_000 / 1e10)
     again = 3_000_000 / 1e10  # x, a megabyte, comes from memory each time
     assert cost.predicted_seconds == pytest.approx(cost.floor_seconds + again)
 
 
-def test_what_is_loaded_again_comes_from_the_level_that_holds_it() -> None:
-    bare = replace(MATMUL, flops={}, matrix_flops={})
-    twice = replace(bare, loaded={**bare.loaded, "w": 80_000})
-    more = cost_of(twice, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+def test_what_other_iterations_have_read_comes_from_the_level_that_holds_the_list() -> None:
+    twice = replace(FREE, loaded={**FREE.loaded, "w": 80_000})
+    more = cost_of(twice, TOY).predicted_seconds - cost_of(FREE, TOY).predicted_seconds
     assert more == pytest.approx(40_000 / 1e11)
+
+
+@pytest.mark.parametrize(("grid", "rate"), [((("m", True),), 1e11), ((("m", False),), 1e10)])
+def test_what_an_iteration_reads_again_comes_from_the_level_that_holds_its_part(grid, rate) -> None:
+    """One iteration of eight reads an eighth of x four times: four of them have 10 kB at once; or each reads half of all of it."""
+    work = {"x_item": BlockMove("x", 1, None, grid)}
+    small = replace(FREE, lists={**FREE.lists, "x": 20_000}, loaded={"x": 80_000}, runs={"m": 8})
+    large = replace(FREE, loaded={"x": 4_000_000}, runs={"m": 8})
+    counted = small if rate == 1e11 else large
+    once = counted.lists["x"]
+    seconds = cost_of(counted, TOY, work).predicted_seconds - 15 * 8 * CYCLE / 4
+    first = (once + 1_000_000) / 1e10
+    assert seconds - first == pytest.approx(3 * once / rate)
+
+
+def test_rows_far_apart_are_waited_for() -> None:
+    machine = replace(TOY, levels=(*TOY.levels[:-1], replace(TOY.levels[-1], row_seconds=1e-6)))
+    base = cost_of(FREE, TOY).predicted_seconds
+
+    def waited(side: int | None, columns: int) -> float:
+        work = {"x_item": BlockMove("x", side, "k", (("m", True),))}
+        return cost_of(FREE, machine, work, {"k": columns}).predicted_seconds - base
+
+    # A quarter of what is read of x is read for the first time; four cores wait at once.
+    assert waited(1, 128) == pytest.approx(1000 * 64 * 1e-6 / 4, rel=0.01)
+    assert waited(None, 128) == pytest.approx(64 * waited(1, 128), rel=0.01)
+    assert waited(1, 64) == pytest.approx(waited(1, 128) / 64, rel=0.01), "they are one piece"
 
 
 def test_a_kernel_that_visits_part_of_a_list_needs_no_more() -> None:
@@ -69,11 +101,6 @@ def test_threads_idle_in_the_last_round(iterations: int, idle: float) -> None:
     assert cost.predicted_seconds == pytest.approx(idle * busy.predicted_seconds)
 
 
-def test_a_function_costs_more_than_an_addition() -> None:
-    plain = cost_of(MATMUL, TOY).predicted_seconds
-    assert cost_of(MATMUL, TOY, {"relu": 19.0}).predicted_seconds == pytest.approx(plain + 19 * 10**6 / 1e9)
-
-
 def test_bf16_products_run_in_the_matrix_unit_and_unknown_types_by_vectors() -> None:
     fast = cost_of(replace(MATMUL, matrix_flops={DType.bfloat16: 10**9}), TOY)
     assert fast.floor_seconds == pytest.approx(0.025 + 1e-3)
@@ -81,24 +108,24 @@ def test_bf16_products_run_in_the_matrix_unit_and_unknown_types_by_vectors() -> 
     assert slow.floor_seconds == pytest.approx(1.0 + 1e-3)
 
 
-def test_copies_local_lists_operations_and_launches_are_not_free() -> None:
+def test_operators_local_lists_and_launches_are_not_free() -> None:
     base = cost_of(MATMUL, TOY)
-    copied = cost_of(replace(MATMUL, copied={"panel": 10**8}), TOY)
-    assert copied.predicted_seconds - base.predicted_seconds == pytest.approx(2e8 / 1e11)
-    machine = replace(TOY, operation_seconds=1e-6, launch_seconds=1e-3)
-    called = cost_of(MATMUL, machine)
-    assert called.predicted_seconds - base.predicted_seconds == pytest.approx(1e-3 + 1000e-6 / 4)
-    bare = replace(MATMUL, flops={}, matrix_flops={})
-    local = replace(bare, loaded={**bare.loaded, "t": 10**6}, stored={**bare.stored, "t": 10**5})
+    product = BlockProduct((0, 1, 2), DType.float32, panel=True, across=True, plain=False, turned=False, row=None)
+    worked = cost_of(MATMUL, TOY, {"dot": product})
+    cycles = cycles_of(product, (64, 64, 64), {}, TOY)
+    assert worked.predicted_seconds - base.predicted_seconds == pytest.approx(1000 * cycles * CYCLE / 4)
+    launched = cost_of(MATMUL, replace(TOY, launch_seconds=1e-3))
+    assert launched.predicted_seconds - base.predicted_seconds == pytest.approx(1e-3)
+    local = replace(FREE, loaded={**FREE.loaded, "t": 10**6}, stored={**FREE.stored, "t": 10**5})
     # 100 kB over 8 iterations, four of them at a time: 50 kB, which the second level holds;
     # four times as much it does not.
-    more = cost_of(local, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+    more = cost_of(local, TOY).predicted_seconds - cost_of(FREE, TOY).predicted_seconds
     assert more == pytest.approx(1_100_000 / 1e11)
-    large = replace(local, stored={**bare.stored, "t": 4 * 10**5})
-    more = cost_of(large, TOY).predicted_seconds - cost_of(bare, TOY).predicted_seconds
+    large = replace(local, stored={**FREE.stored, "t": 4 * 10**5})
+    more = cost_of(large, TOY).predicted_seconds - cost_of(FREE, TOY).predicted_seconds
     assert more == pytest.approx(1_400_000 / 1e10)
-    assert cost_of(local, TOY).bytes_read == cost_of(bare, TOY).bytes_read
-    for cost in (copied, called):
+    assert cost_of(local, TOY).bytes_read == cost_of(FREE, TOY).bytes_read
+    for cost in (worked, launched):
         assert cost.floor_seconds == base.floor_seconds
 
 

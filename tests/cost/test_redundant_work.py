@@ -55,8 +55,13 @@ def test_step_26_repeats_the_hidden_layer_for_each_block_of_columns(columns, hid
     assert others(again) >= columns * hidden * 2 * m * d
 
 
+def computed(counted):
+    """Count the operators that compute something."""
+    return sum(times for name, times in counted.times.items() if name in counted.flops)
+
+
 def test_it_is_gone_at_one_block_of_columns_and_of_the_hidden_layer():
     once, again = done(PLAIN, 1, 1), done(EXTENDED, 1, 1)
     assert (products(again), others(again)) == (products(once), others(once))
-    assert sum(again.operations.values()) == sum(once.operations.values())
+    assert computed(again) == computed(once)
     assert sum(again.loaded.values()) < sum(once.loaded.values()), "and the hidden layer is no list any more"

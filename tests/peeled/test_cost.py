@@ -116,7 +116,7 @@ def test_the_estimate_ranks_them() -> None:
     programs = [blocks(canonical(p), 16) for p in (fusion.snapshots[1].program, fusion.alternatives[0].program)]
 
     def seconds(flops: float, rate: float, depth: int) -> list[float]:
-        machine = Machine(1, flops, {DType.float32: flops}, (MemoryLevel("memory", float("inf"), rate),), 0.0, 0.0)
+        machine = Machine(1, flops, {DType.float32: flops}, (MemoryLevel("memory", float("inf"), rate),), 16, 0.0)
         sizes = {"M": 64, "N": 1024, "D": depth, "L": 128}
         return [total(estimate(p, sizes, machine)).predicted_seconds for p in programs]
 

@@ -38,7 +38,7 @@ from weft.block.program import (
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.size import value
 from weft.block.transfers import with_transfers
-from weft.block.walk import ranks, results
+from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
@@ -53,14 +53,14 @@ class Observed:
 
     Attributes:
         loaded, stored: bytes by buffered edge: what crossed from a list to an item, and from an item to a list.
-        operations: block operations by name of the node that did them.
+        operations: how often the node of a name worked on blocks of which lengths (`weft.block.walk.worked_axes`).
         starts: by name of the loop, how often its first iteration had a state that had seen nothing.
         on_chip: the most bytes that were alive at once in an iteration of the grid (`weft.block.residency`); 0 unless asked for.
     """
 
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
-    operations: Counter[str] = field(default_factory=Counter[str])
+    operations: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter[tuple[str, tuple[int, ...]]])
     starts: Counter[str] = field(default_factory=Counter[str])
     on_chip: int = 0
 
@@ -173,6 +173,9 @@ class _Interpreter(Generic[V]):
         """Compute every value of `graph`; `frame` accounts for those that live in it."""
         values = dict(values)
         for number, node in enumerate(graph.nodes):
+            if not isinstance(node, Map | Buffer):
+                axes = worked_axes(node, lambda name: self.item(values, name).dims)
+                self.traffic.operations[node.name, tuple(scope[a].valid for a in axes)] += 1
             match node:
                 case Map():
                     frame.enter(number, node)
@@ -193,7 +196,6 @@ class _Interpreter(Generic[V]):
                 case _:
                     items = self.computed(node, values, scope)
                     values.update(items)
-                    self.traffic.operations[node.name] += 1
                     frame.made(number, node, self.bytes(items, scope))
         return values
 

@@ -13,9 +13,12 @@ from typing import get_args
 from weft.block.program import (
     BlockNode,
     BlockProgram,
+    Dot,
     Extent,
     Graph,
+    Load,
     Map,
+    Pointwise,
     Store,
     exports,
     sealed,
@@ -76,6 +79,25 @@ def _names(node: BlockNode, of: Mapping[type, tuple[str, ...]]) -> tuple[str, ..
         elif value is not None:
             found.append(value)
     return tuple(found)
+
+
+def worked_axes(node: BlockNode, dims_of: Callable[[str], tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    """List the axes that an operator's loops run over: of its result, and last one that it contracts; else of what it reads first.
+
+    Args:
+        node: none that has a body.
+        dims_of: gives the axes of an item.
+    """
+    match node:
+        case Pointwise(dims=dims) | Load(dims=dims):
+            return dims
+        case Dot(dims=dims, over=over):
+            return (*dims, over)
+        case Store(value=item):
+            return dims_of(item)
+        case _:
+            first = next(iter(operands(node)), None)
+            return () if first is None else dims_of(first)
 
 
 def stored(node: BlockNode) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ sizes and blocks as symbols, and the fewest transfers for any memory; `concrete_
 chip that was measured. Nothing is run.
 """
 
-from weft.cost.calibration import Calibration, Observation, cpu_features, fitted, gpu_features
 from weft.cost.chip_file import read_chip
 from weft.cost.chips import CHIPS, chip
 from weft.cost.closed import ClosedForm, closed_form
@@ -28,7 +27,6 @@ __all__ = [
     "CHIPS",
     "Bounds",
     "Breakdown",
-    "Calibration",
     "ChipTime",
     "ClosedForm",
     "ConcreteSchedule",
@@ -40,7 +38,6 @@ __all__ = [
     "Launch",
     "Machine",
     "MemoryLevel",
-    "Observation",
     "Resources",
     "Traffic",
     "by_kernel",
@@ -50,15 +47,12 @@ __all__ = [
     "corrected",
     "correcting",
     "cost_of",
-    "cpu_features",
     "dependents",
     "device_bytes",
     "estimate",
     "estimate_gpu",
-    "fitted",
     "fused_at",
     "gpu",
-    "gpu_features",
     "in_levels",
     "launches_of",
     "least_seconds",

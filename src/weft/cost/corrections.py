@@ -8,6 +8,7 @@ often they run is what `Traffic` counts, in the closed form and in the interpret
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,8 +54,8 @@ class Counted(Protocol):
     """What was counted: `weft.cost.Traffic`, or the interpreter's."""
 
     @property
-    def operations(self) -> Mapping[str, int]:
-        """Block operations by the name of the node that does them."""
+    def operations(self) -> Mapping[tuple[str, tuple[int, ...]], int]:
+        """Block operations by the node that does them, and by lengths."""
         ...
 
     @property
@@ -105,14 +106,16 @@ def correcting(state: State) -> Correcting:
 
 def corrected(program: BlockProgram, counted: Counted) -> Corrections:
     """Counts the corrections of one run of an applied `program`, of which `counted` says what it did."""
-    total = Corrections()
+    total, times = Corrections(), Counter[str]()
+    for (name, _), often in counted.operations.items():
+        times[name] += often
     for node in maps(program.graph):
         if node.state is None:
             continue
         found = correcting(node.state)
-        evaluated = sum(counted.operations.get(name, 0) for _, name in found.running)
+        evaluated = sum(times[name] for _, name in found.running)
         empty = counted.starts.get(node.name, 0) * len(found.running)
-        outputs = sum(counted.operations.get(name, 0) for _, name in found.outputs)
+        outputs = sum(times[name] for _, name in found.outputs)
         total += Corrections(outputs, evaluated - empty, empty)
     return total
 

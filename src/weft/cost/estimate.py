@@ -1,23 +1,28 @@
-"""The time of a kernel: its floor, and what is predicted.
+"""The time of a CPU's kernel: its floor, and what is predicted.
 
-Floors are a roofline. Predictions add up instead: blocks are moved, then worked on. What is loaded again comes from the level that
-holds it, threads idle in the last wave of the grid, functions cost more than additions, and copies and block operations
-are not free. Levels and loads
-are those of "FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy), counted
-on the applied program rather than on a diagram.
+Floors are a roofline. Predictions add up instead: blocks are moved, then worked on. How long an operator works on a block depends
+on its lengths, and on which of its elements lie side by side (`weft.cost.cpu_cycles`); what is loaded again comes from the level
+that holds it, rows far apart are waited for, and threads idle in the last wave of the grid. Levels and loads are those of
+"FlashAttention on a Napkin" (a transfer rate for each level of the hierarchy), counted on the applied program rather than on a
+diagram.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
-from weft.block.program import BlockProgram, Collapse, Graph, Map, Pointwise
-from weft.cost.machine import Machine
+from weft.block.program import BlockProgram
+from weft.cost.cpu_cycles import cycles_of
+from weft.cost.cpu_work import BlockMove, OperatorWork, works_of
+from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.traffic import Traffic, by_kernel
-from weft.tensor import optable
-from weft.tensor.axes import Axis
-from weft.tensor.scalar import applied, operations
+
+# Cycles of an iteration of a loop beside its operators.
+_STEP = 15.0
+_NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,55 +59,22 @@ class Cost:
         )
 
 
-_NONE: Mapping[str, float] = {}
-
-
-def estimate(program: BlockProgram, sizes: Mapping[str, int], machine: Machine) -> tuple[Cost, ...]:
-    """Estimates the cost of each kernel of an applied program, in the order of `weft.schedule.kernels`.
+def estimate(
+    program: BlockProgram,
+    sizes: Mapping[str, int],
+    machine: Machine,
+    innermost: Mapping[str, int | None] | None = None,
+) -> tuple[Cost, ...]:
+    """Estimates the cost of each kernel of an applied program on a CPU, in the order of `weft.schedule.kernels`.
 
     Args:
         program: with places.
         sizes: elements of each space, by name; all at least 1.
         machine: where it would run.
+        innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
     """
-    heavy, along = dict(_heavy(program.graph)), frozenset(_along(program.graph))
-    return tuple(cost_of(part, machine, heavy, along) for part in by_kernel(program, sizes))
-
-
-def _along(graph: Graph) -> Iterator[str]:
-    """Yields the operators that are computed along with others, in their loops.
-
-    Those are what is a number a row beside whole rows, what runs over the elements of the one before, and sums of what is made.
-    """
-    items = [frozenset(n.dims) for n in graph.nodes if isinstance(n, Pointwise)]
-    made: set[str] = set()
-    met: set[frozenset[Axis]] = set()
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            yield from _along(node.body)
-            if node.state is not None:
-                yield from _along(node.state.update)
-        elif isinstance(node, Pointwise):
-            own = frozenset(node.dims)
-            if own in met or any(own < other for other in items):
-                yield node.name
-            met.add(own)
-            made.add(node.name)
-        elif isinstance(node, Collapse) and node.arg in made:
-            yield node.name
-
-
-def _heavy(graph: Graph) -> Iterator[tuple[str, float]]:
-    """Yields for each elementwise operator the average cost of its operations, in flops, beyond 1."""
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            yield from _heavy(node.body)
-            if node.state is not None:
-                yield from _heavy(node.state.update)
-        elif isinstance(node, Pointwise) and operations(node.expr):
-            extra = sum(optable.row(op).cpu - 1 for op in applied(node.expr))
-            if extra:
-                yield node.name, extra / operations(node.expr)
+    works = works_of(program, innermost or {})
+    return tuple(cost_of(part, machine, works, sizes) for part in by_kernel(program, sizes))
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -121,36 +93,105 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def cost_of(
-    part: Traffic, machine: Machine, heavy: Mapping[str, float] = _NONE, along: Collection[str] = frozenset()
+    part: Traffic, machine: Machine, works: Mapping[str, OperatorWork] = _NONE, sizes: Mapping[str, int] = _NONE
 ) -> Cost:
-    """Estimates the cost of one kernel that moves and does `part`.
+    """Estimates the cost of one kernel.
 
     Args:
-        part, machine: what, and where.
-        heavy: of operators, how much more than a flop one of theirs is.
-        along: operators that need no loop of their own.
+        part, machine: what it moves and does, and where.
+        works: what its operators do, by name; those that are not there take no time.
+        sizes: elements of each space, by name.
     """
     read = {name: size for name, size in part.loaded.items() if name in part.shared}
     written = {name: size for name, size in part.stored.items() if name in part.shared}
     # A kernel that visits only some of a list reads less than the list.
     once = {name: min(part.lists[name], size) for name, size in read.items()}
     unique = sum(once.values()) + sum(written.values())
-    working = _working_seconds(part, machine)
     home = machine.holding(unique)
     first_touch = unique / home.bytes_per_second
-    again = sum((size - once[name]) / machine.holding(once[name]).bytes_per_second for name, size in read.items())
-    moving = first_touch + again + _local_seconds(part, machine)
+    again = _again(part, once, machine, works)
+    moving = first_touch + again.moving_seconds(part, machine) + _local_seconds(part, machine)
+    cycles = _STEP * sum(part.runs.values())
+    for (name, lengths), times in part.operations.items():
+        if name in works:
+            cycles += times * cycles_of(works[name], lengths, sizes, machine)
+    working = cycles * machine.cycle_seconds / machine.cores
     rounds = -(-part.iterations // machine.cores)
     busy = part.iterations / (rounds * machine.cores)
-    weighing = sum(part.flops[n] * more for n, more in heavy.items() if n in part.flops) / machine.vector_flops
-    copying = _copying_seconds(part, machine)
-    calls = (
-        sum(n for name, n in part.operations.items() if name not in along) * machine.operation_seconds / machine.cores
-    )
-    predicted = machine.launch_seconds + (working + weighing + moving + copying + calls) / busy
-    floor = max(working, first_touch)
+    predicted = machine.launch_seconds + (working + moving + _rows_seconds(part, machine, works, sizes, again)) / busy
+    floor = max(_working_seconds(part, machine), first_touch)
     flops = sum(part.flops.values())
     return Cost(sum(read.values()), sum(written.values()), flops, unique, floor, predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What a kernel reads again of its lists.
+
+    Attributes:
+        once: bytes of each list that are read, each element once.
+        within: of what is read of a list, the share that an iteration of the grid has read before.
+        near: the level that holds all that the cores' iterations read.
+    """
+
+    once: Mapping[str, int]
+    within: Mapping[str, float]
+    near: MemoryLevel
+
+    def moving_seconds(self, part: Traffic, machine: Machine) -> float:
+        """Computes the seconds of what is read again, from `near` by the same iteration, from what holds the list by another."""
+        seconds = 0.0
+        for name, size in self.once.items():
+            within = part.loaded[name] * self.within[name]
+            seconds += within / self.near.bytes_per_second
+            seconds += max(0.0, part.loaded[name] - size - within) / machine.holding(size).bytes_per_second
+        return seconds
+
+    def row_seconds(self, part: Traffic, machine: Machine, memory: str) -> float:
+        """Computes the seconds of a core until a row of a list is there."""
+        within = self.within.get(memory, 0.0)
+        far = machine.holding(part.lists[memory]).row_seconds
+        return within * self.near.row_seconds + (1 - within) * far
+
+
+def _again(part: Traffic, once: Mapping[str, int], machine: Machine, works: Mapping[str, OperatorWork]) -> _Again:
+    """Finds out what is read again."""
+    parts = dict.fromkeys(once, 1)
+    for name, _ in part.operations:
+        match works.get(name):
+            case BlockMove(memory=memory, grid=grid) if memory in parts:
+                parts[memory] = max(parts[memory], _parts(grid, part.runs))
+            case _:
+                pass
+    each = {name: size / parts[name] for name, size in once.items()}
+    within = {name: max(0.0, 1 - part.iterations * own / part.loaded[name]) for name, own in each.items()}
+    return _Again(once, within, machine.holding(machine.cores * sum(each.values())))
+
+
+def _parts(grid: Sequence[tuple[str, bool]], runs: Mapping[str, int]) -> int:
+    """Counts the parts that iterations of the grid read of a list: blocks of the loops that it depends on."""
+    found, around = 1, 1
+    for name, decides in grid:
+        found *= runs.get(name, around) // around if decides else 1
+        around = runs.get(name, around)
+    return found
+
+
+def _rows_seconds(
+    part: Traffic, machine: Machine, works: Mapping[str, OperatorWork], sizes: Mapping[str, int], again: _Again
+) -> float:
+    """Computes the seconds in which rows of blocks, each somewhere else in a list that no cache of a core holds, are waited for."""
+    seconds = 0.0
+    for (name, lengths), times in part.operations.items():
+        match works.get(name):
+            case BlockMove(memory=memory, side=side, row=row) if memory in part.lists and lengths:
+                beside = 1 if side is None else max(1, lengths[side])
+                whole = side is not None and row is not None and beside >= sizes.get(row, beside + 1)
+                rows = 1 if whole else prod(lengths) / beside
+                seconds += times * rows * again.row_seconds(part, machine, memory)
+            case _:
+                pass
+    return seconds / machine.cores
 
 
 def _working_seconds(part: Traffic, machine: Machine) -> float:
@@ -168,12 +209,6 @@ def _local_seconds(part: Traffic, machine: Machine) -> float:
         moved = part.stored.get(name, 0) + part.loaded.get(name, 0)
         seconds += moved / machine.holding(held).bytes_per_second
     return seconds
-
-
-def _copying_seconds(part: Traffic, machine: Machine) -> float:
-    """Computes the seconds of staged panels and filled edges: written to and read from the second level, beside the work."""
-    near = machine.levels[min(1, len(machine.levels) - 1)]
-    return 2 * sum(part.copied.values()) / near.bytes_per_second
 
 
 def _bytes(count: int) -> str:

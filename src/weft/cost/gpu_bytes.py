@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.block.ranges import Part
-from weft.cost.gpu_places import PartOfList
 from weft.cost.gpu_regions import LoadedItem, LoopWork, ThreadBlockWork
+from weft.cost.load_places import PartOfList
 from weft.cost.traffic import Traffic
 from weft.tensor.axes import Axis
 

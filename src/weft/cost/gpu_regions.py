@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.block.ranges import Part
-from weft.cost.gpu_places import At, PartOfList
+from weft.cost.load_places import At, PartOfList
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 

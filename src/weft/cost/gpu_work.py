@@ -32,8 +32,8 @@ from weft.block.room import room_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
-from weft.cost.gpu_places import blocks_of, decided_by, part_of
 from weft.cost.gpu_regions import BlockReduction, LoadedItem, LoopWork, Matmul, ThreadBlockWork
+from weft.cost.load_places import blocks_of, decided_by, part_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis

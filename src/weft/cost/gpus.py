@@ -93,7 +93,6 @@ class Gpu:
                 MemoryLevel("L2", self.cache_bytes, self.cache),
                 MemoryLevel("device memory", self.memory_bytes, self.dram),
             ),
-            operation_seconds=0.0,
             launch_seconds=self.launch_seconds,
         )
 

@@ -21,6 +21,8 @@ from weft.tensor.dtypes import DType
 # from L2 half of one, and from what cores share the numbers typical of current servers.
 _L3_BYTES_PER_CYCLE = 10
 _MEMORY_BYTES_PER_CYCLE = 5
+# Until the first elements of a row come, of several that are on their way at once.
+_L3_SECONDS, _MEMORY_SECONDS = 20e-9, 30e-9
 # Tile units (AMX: 16x16x32 matmuls in 16 cycles) wait for their operands most of the time: small
 # panels that come from L2 attain about a third of the peak.
 _TILE_FLOPS_PER_CYCLE = 1024 * 0.3
@@ -29,11 +31,18 @@ _DEFAULT_HERTZ = 2.5e9
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """One level of memory: its size, all cores together, and the bytes per second they get from it."""
+    """One level of memory.
+
+    Attributes:
+        bytes: of all cores together.
+        bytes_per_second: that all cores together get from it, where they read on and on.
+        row_seconds: of one core, until the first elements of a row are there that lies anywhere in it.
+    """
 
     name: str
     bytes: float
     bytes_per_second: float
+    row_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ class Machine:
         vector_flops: operations per second on vectors of fp32.
         matrix_flops: operations per second of matmuls, by the type of the operands.
         levels: from the fastest to the largest; the last has no end.
-        operation_seconds: what one block operation costs before it does any work (a call, a loop).
+        lanes: elements of fp32 in a vector.
         launch_seconds: what one kernel costs before it does any work (guards, allocation, threads).
     """
 
@@ -90,8 +99,13 @@ class Machine:
     vector_flops: float
     matrix_flops: Mapping[DType, float]
     levels: tuple[MemoryLevel, ...]
-    operation_seconds: float = 50e-9
+    lanes: int = 16
     launch_seconds: float = 5e-6
+
+    @property
+    def cycle_seconds(self) -> float:
+        """The time in which a core multiplies and adds up two vectors."""
+        return 4 * self.lanes * self.cores / self.vector_flops
 
     @property
     def near_bytes(self) -> float:
@@ -134,9 +148,10 @@ class Machine:
             (
                 MemoryLevel("L1", cores * l1, vector * clock),
                 MemoryLevel("L2", cores * l2, vector / 2 * clock),
-                MemoryLevel("L3", l3 or cores * (2 << 20), _L3_BYTES_PER_CYCLE * clock),
-                MemoryLevel("memory", float("inf"), _MEMORY_BYTES_PER_CYCLE * clock),
+                MemoryLevel("L3", l3 or cores * (2 << 20), _L3_BYTES_PER_CYCLE * clock, _L3_SECONDS),
+                MemoryLevel("memory", float("inf"), _MEMORY_BYTES_PER_CYCLE * clock, _MEMORY_SECONDS),
             ),
+            processor.vector_bytes // 4,
         )
 
 

@@ -33,13 +33,15 @@ from weft.block.program import (
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
 from weft.block.size import value
-from weft.block.walk import copied, maps, results
+from weft.block.walk import copied, maps, results, worked_axes
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import operations
 
 Counts: TypeAlias = Mapping[str, int]
+WorkedBlock: TypeAlias = tuple[str, tuple[int, ...]]
+"""A node by name, and the lengths of the blocks that it works on."""
 K = TypeVar("K")
 
 
@@ -50,7 +52,8 @@ class Traffic:
     Attributes:
         loaded, stored: bytes by buffered edge: what crosses from a list to an item, and from an
             item to a list; an edge that is loaded twice counts twice.
-        operations: block operations by name of the node that does them.
+        operations: how often the node of a name works on blocks of which lengths, in the order of the axes that it runs over
+            (`weft.block.walk.worked_axes`), of valid elements.
         runs: iterations of maps, by name, in all.
         starts: by name of the loop, how often its first iteration has a state that has seen nothing.
         flops: floating-point operations by name of the node, over valid elements only: 2 m n k for
@@ -66,7 +69,7 @@ class Traffic:
 
     loaded: Counts
     stored: Counts
-    operations: Counts
+    operations: Mapping[WorkedBlock, int]
     runs: Counts
     starts: Counts
     flops: Counts
@@ -75,6 +78,14 @@ class Traffic:
     lists: Counts
     shared: frozenset[str]
     iterations: int
+
+    @property
+    def times(self) -> Counter[str]:
+        """How often each node works, by its name."""
+        found: Counter[str] = Counter()
+        for (name, _), times in self.operations.items():
+            found[name] += times
+        return found
 
     @property
     def local(self) -> frozenset[str]:
@@ -196,7 +207,7 @@ class _Walk:
     on_chip: bool = False
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
-    operations: Counter[str] = field(default_factory=Counter[str])
+    operations: Counter[WorkedBlock] = field(default_factory=Counter[WorkedBlock])
     runs: Counter[str] = field(default_factory=Counter[str])
     starts: Counter[str] = field(default_factory=Counter[str])
     flops: Counter[str] = field(default_factory=Counter[str])
@@ -243,6 +254,9 @@ class _Walk:
             Those of its values that are so too.
         """
         for number, node in enumerate(graph.nodes):
+            if not isinstance(node, Map | Buffer):
+                axes = worked_axes(node, lambda name: types[name].dims)
+                self.operations[node.name, tuple(steps[a].valid for a in axes)] += times
             match node:
                 case Map():
                     frame.enter(number, node)
@@ -263,7 +277,6 @@ class _Walk:
                     frame.stored(number, node, self.local.get(node.memory), {node.value: size})
                 case _:
                     self.operator(node, types, steps, times)
-                    self.operations[node.name] += times
                     frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
         return initial
 

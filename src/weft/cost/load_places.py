@@ -1,4 +1,4 @@
-"""What decides where thread blocks and iterations of their loops read memory: who reads the same, and how far apart."""
+"""What decides where iterations of the grid, and of loops in them, read memory: who reads the same, and how far apart."""
 
 from __future__ import annotations
 
