@@ -312,7 +312,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
-    rankings = {n.name for n in program.nodes if isinstance(n, Ranking)}
+    made = {n.name for n in program.nodes if not isinstance(n, Reindex | Opaque)}
     calls: dict[str, int] = {}
     for node in program.nodes:
         operands = uses(node)
@@ -320,8 +320,8 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         if isinstance(node, Opaque):
             own = max((depth[v] + 1 for v in operands), default=1)
             own = calls.setdefault(node.call, own)
-        elif isinstance(node, Reindex) and node.source in rankings:
-            own += depth[node.source] == own  # a part of a ranking is read in memory
+        elif isinstance(node, Reindex) and node.source in made:
+            own += depth[node.source] == own  # a part of what a region makes is read in memory
         elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
             own += 1
         depth[node.name] = own
