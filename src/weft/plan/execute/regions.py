@@ -105,10 +105,11 @@ class Regions:
                 if isinstance(stage, Region):
                     self.settled(stage)
             return found[0].stages
-        refuted = laws_refuted(written, program)
-        if refuted is not None:
-            raise refuted
-        stages = Cuts(program, self).stages()
+        with _uncollected():
+            refuted = laws_refuted(written, program)
+            if refuted is not None:
+                raise refuted
+            stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), brought)
         return stages
 
@@ -348,7 +349,7 @@ def _selected_now(
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Stops the collection of cycles meanwhile, for less than a second: each looks at all that PyTorch's modules hold,
+    """Stops the collection of cycles meanwhile, for seconds at most: each looks at all that PyTorch's modules hold,
     for 0.3 s.
     """
     collects = gc.isenabled()
