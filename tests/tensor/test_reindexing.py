@@ -41,6 +41,22 @@ def test_halves_of_a_product_are_products_with_halves_of_the_weight() -> None:
     assert [v.strides((8, 1)) for v in found] == [(8, 1), (8, 1)]
 
 
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_row_of_a_product_is_picked_in_memory_where_the_product_is_returned(returned: bool) -> None:
+    b = Builder()
+    x, w = b.input("x", (4, 3), F32), b.input("w", (3, 8), F32)
+    y = b.elementwise(EXP, [b.matmul(x, w)])
+    row = b.elementwise(apply("neg", Arg(0)), [b.select(y, 0, 1)])
+    program = normalize(b.finish([y, row] if returned else [row]))
+    assert sum(isinstance(n, Contraction) for n in program.nodes) == 1
+    (pick,) = (n for n in program.nodes if isinstance(n, Reindex))
+    assert pick.source == (program.outputs[0] if returned else "x")
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((4, 3)), rng.standard_normal((3, 8))
+    results = run(program, {"x": left, "w": right}, Fp64Domain())
+    assert np.allclose(results[-1], -np.exp(left @ right)[1])
+
+
 def test_two_flips_cancel() -> None:
     b = Builder()
     x = b.input("x", (4, 3), F32)

@@ -277,7 +277,42 @@ class TensorProgram:
 
     def values(self) -> dict[str, Node]:
         """Returns every value by name."""
+        return dict(self._values)
+
+    @cached_property
+    def _values(self) -> Mapping[str, Node]:
         return {n.name: n for n in (*self.inputs, *self.nodes)}
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Numbers the values in order, inputs first."""
+        return {n.name: i for i, n in enumerate((*self.inputs, *self.nodes))}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[Node, ...]]:
+        """Lists the nodes that read each value, of those that are read."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(uses(node)):
+                found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """Names what is made of numbers, sizes and indices alone, if it is no float or has no axes: a mask above all.
+
+        A table of sines is not among them.
+        """
+        found = set[str]()
+        for node in self.nodes:
+            match node:
+                case Constant() | Extent() | Iota():
+                    found.add(node.name)
+                case Elementwise() | Cast() if found.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
+                    found.add(node.name)
+                case _:
+                    pass
+        return frozenset(found)
 
     def spaces(self) -> tuple[Space, ...]:
         """Returns the spaces of all axes, in order of appearance."""

@@ -267,7 +267,8 @@ class _Chain:
             return True
         stages = [atom.stage for atom in self.atoms[first : last + 1]]
         nodes = sum(len(stage.program.nodes) for stage in stages if isinstance(stage, Region))
-        matmuls = sum(isinstance(n, Contraction) for n in self._region(own).program.nodes)
+        regions = (self.atoms[i].stage for i in own)
+        matmuls = sum(isinstance(n, Contraction) for r in regions if isinstance(r, Region) for n in r.program.nodes)
         return nodes <= _MOST_NODES and matmuls <= _MOST_CONTRACTIONS
 
     def _looked_at(self, own: tuple[int, ...]) -> bool:

@@ -32,11 +32,10 @@ from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.run.key import cache_key
 from weft.target import CPU, Target
-from weft.tensor.axes import Axis, Space
+from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View, part, views
 from weft.tensor.passes import Rewritten, Setting, Step
-from weft.tensor.program import Contraction, Extent, Input, Node, Opaque, TensorProgram, uses
-from weft.tensor.rename import with_axes, with_values
+from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
 
 _SUFFIX = re.compile(r"[._]\d+$")
 
@@ -52,7 +51,7 @@ class Prepared:
         viewed: the same program, its values called as in the whole one.
         made: the views.
         example: sizes and layouts to compile for.
-        form: the same text for regions that are one program up to names, at the same example.
+        form: the same for regions that are one program up to names, at the same example.
         steps: from the graph's program to `program`.
     """
 
@@ -62,7 +61,7 @@ class Prepared:
     viewed: TensorProgram
     made: tuple[View, ...]
     example: Example
-    form: str
+    form: Form
     steps: tuple[Step, ...]
 
 
@@ -83,10 +82,12 @@ class Regions:
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
+    _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
-    _selected: dict[str, Selection | WeftError] = field(default_factory=dict[str, "Selection | WeftError"])
-    _begun: dict[str, list[object]] = field(default_factory=dict[str, list[object]])
-    _built: dict[str, CompiledRegion] = field(default_factory=dict[str, CompiledRegion])
+    _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
+    _selected: dict[Form, Selection | WeftError] = field(default_factory=dict[Form, "Selection | WeftError"])
+    _begun: dict[Form, list[object]] = field(default_factory=dict[Form, list[object]])
+    _built: dict[Form, CompiledRegion] = field(default_factory=dict[Form, CompiledRegion])
 
     @phase("cuts")
     def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Task, ...]:
@@ -104,10 +105,11 @@ class Regions:
                 if isinstance(stage, Region):
                     self.settled(stage)
             return found[0].stages
-        refuted = laws_refuted(written, program)
-        if refuted is not None:
-            raise refuted
-        stages = Cuts(program, self).stages()
+        with _uncollected():
+            refuted = laws_refuted(written, program)
+            if refuted is not None:
+                raise refuted
+            stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), brought)
         return stages
 
@@ -115,6 +117,7 @@ class Regions:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
         self.layouts, self.constant = layouts, constant
         self._prepared.clear()
+        self._alike.clear()
 
     def example(self, program: TensorProgram) -> Example:
         """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
@@ -129,8 +132,12 @@ class Regions:
         return found
 
     def selection(self, region: Region) -> Selection:
-        """Selects the candidate for `region`; raises WeftError where there is none."""
-        prepared = self.prepared(region)
+        """Selects the candidate for `region`, or for one like it; raises WeftError where there is none."""
+        given = tuple(n.name in self.layouts for n in region.program.inputs)
+        as_cut = form_of(region.program, self.example(region.program), self._forms), given
+        prepared = self._alike.get(as_cut)
+        if prepared is None:
+            prepared = self._alike[as_cut] = self.prepared(region)
         found = self._selected.get(prepared.form)
         if found is None:
             try:
@@ -218,14 +225,14 @@ class Regions:
             for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
         }
         example = replace(self.example(program.program), innermost=innermost)
-        form = form_of(program.program, example)
+        form = form_of(program.program, example, self._forms)
         return Prepared(region, centred.program, program.program, viewed, made, example, form, program.steps)
 
-    @property
+    @functools.cached_property
     def _machine(self) -> Machine:
         return toolchain(self.target).machine(self._threads)
 
-    @property
+    @functools.cached_property
     def _threads(self) -> int:
         return current().threads or torch.get_num_threads()
 
@@ -342,7 +349,7 @@ def _selected_now(
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Stops the collection of cycles meanwhile, for less than a second: each looks at all that PyTorch's modules hold,
+    """Stops the collection of cycles meanwhile, for seconds at most: each looks at all that PyTorch's modules hold,
     for 0.3 s.
     """
     collects = gc.isenabled()
@@ -354,32 +361,12 @@ def _uncollected() -> Generator[None]:
             gc.enable()
 
 
-def form_of(program: TensorProgram, example: Example) -> str:
-    """Returns a text that is equal for programs and examples that differ in names alone: of values, axes and spaces,
-    and users' lines.
-    """
-    spaces = {s: Space(f"S{i}", s.fixed) for i, s in enumerate(program.spaces())}
-    values = {n.name: f"v{i}" for i, n in enumerate((*program.inputs, *program.nodes))}
-    axes: dict[Axis, Axis] = {}
-
-    def axis(own: Axis) -> Axis:
-        return axes.setdefault(own, Axis(f"a{len(axes)}", spaces[own.space]))
-
-    def plain(node: Node) -> Node:
-        node = replace(with_values(with_axes(node, axis), values.__getitem__), name=values[node.name])
-        if isinstance(node, Extent):
-            node = replace(node, space=spaces[node.space])
-        return replace(node, location=None) if hasattr(node, "location") else node
-
-    lines = [repr(plain(n)) for n in (*program.inputs, *program.nodes)]
-    lines += [f"return {[values[name] for name in program.outputs]}"]
-    lines += [f"dims {[[None if d is None else axis(d) for d in dims] for dims in program.output_dims]}"]
-    lines += [f"sizes {[example.sizes[s.name] for s in spaces]}, innermost"]
-    lines += [
-        str([example.innermost.get(n.name) for n in program.inputs]),
-        f"threads {example.threads}, target {example.target}",
-    ]
-    return "\n".join(lines)
+def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:
+    """Returns what is equal for programs and examples that differ in names alone: of values, axes and spaces, and users' lines."""
+    form, spaces = (forms or Forms()).of(program)
+    sizes = tuple(example.sizes[s.name] for s in spaces)
+    innermost = tuple(example.innermost.get(n.name) for n in program.inputs)
+    return form, sizes, innermost, example.threads, example.target
 
 
 def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:

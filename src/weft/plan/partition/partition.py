@@ -11,11 +11,8 @@ from weft.tensor.axes import Space
 from weft.tensor.laws import part
 from weft.tensor.program import (
     Cast,
-    Constant,
     Contraction,
     Elementwise,
-    Extent,
-    Iota,
     Node,
     Opaque,
     Ranking,
@@ -79,7 +76,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     regions where that is cheaper), and a region has at most `MOST_NODES` operations.
     """
     depth = _depths(program)
-    local = _local(program)
+    local = program.numbers
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
     stages: list[tuple[int, int, Task]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
@@ -94,16 +91,16 @@ def united(program: TensorProgram, regions: Sequence[Region], again: Collection[
     """Join `regions` into one; the values `again` are made by each region that wants them."""
     if len(regions) == 1:
         return regions[0]
-    own = {n.name for r in regions for n in r.program.nodes}
-    local = _local(program).union(again)
-    return _region(program, [n for n in program.nodes if n.name in own], local)
+    own = {n.name: n for r in regions for n in r.program.nodes}
+    local = program.numbers.union(again)
+    return _region(program, sorted(own.values(), key=lambda n: program.places[n.name]), local)
 
 
 def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` into parts with one contraction each, one after the other: one may want as a batch what another
     wants in blocks.
     """
-    local = _local(program)
+    local = program.numbers
     members = [n for n in region.program.nodes if n.name not in local]
     starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
     if not starts:
@@ -114,7 +111,7 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
     """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
-    local = _local(program)
+    local = program.numbers
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
     return (_with_local(program, members, local),) if members else ()
 
@@ -125,7 +122,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
     The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
     """
-    local = _local(program)
+    local = program.numbers
     members = [n for n in region.program.nodes if n.name not in local]
     along, late = dict[str, frozenset[Space]](), set[str]()
     for node in members:
@@ -143,7 +140,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
 def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
-    local = _local(program)
+    local = program.numbers
     members = [n for n in region.program.nodes if n.name not in local]
     read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
     early = set[str]()
@@ -174,7 +171,7 @@ def between_passes(
         The parts, `region` alone where there is one; and the values that each part makes for itself, since to read again what they
         are made of moves no more than to write them once and read them.
     """
-    local = _local(program)
+    local = program.numbers
     members = [n for n in region.program.nodes if n.name not in local]
     if any(isinstance(n, Contraction | Opaque) for n in members):
         return (region,), frozenset()
@@ -257,13 +254,16 @@ def _made_again(
 
 
 def _with_local(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
-    """Make the region of `members`, with the `local` values that they read."""
-    needed = {v for n in members for v in uses(n)}
-    for node in reversed(program.nodes):
-        if node.name in needed and node.name in local:
-            needed.update(uses(node))
-    own = {n.name for n in members} | needed.intersection(local)
-    return _region(program, [n for n in program.nodes if n.name in own], local)
+    """Make the region of `members`, with the `local` values that they read: every region that wants these makes them itself."""
+    values = program.values()
+    own = {n.name: n for n in members}
+    waiting = [v for n in members for v in uses(n)]
+    while waiting:
+        name = waiting.pop()
+        if name in local and name not in own:
+            own[name] = values[name]
+            waiting += uses(values[name])
+    return _region(program, sorted(own.values(), key=lambda n: program.places[n.name]), local)
 
 
 def in_order(stages: Sequence[Task]) -> tuple[Task, ...]:
@@ -312,7 +312,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
-    rankings = {n.name for n in program.nodes if isinstance(n, Ranking)}
+    made = {n.name for n in program.nodes if not isinstance(n, Reindex | Opaque)}
     calls: dict[str, int] = {}
     for node in program.nodes:
         operands = uses(node)
@@ -320,8 +320,8 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         if isinstance(node, Opaque):
             own = max((depth[v] + 1 for v in operands), default=1)
             own = calls.setdefault(node.call, own)
-        elif isinstance(node, Reindex) and node.source in rankings:
-            own += depth[node.source] == own  # a part of a ranking is read in memory
+        elif isinstance(node, Reindex) and node.source in made:
+            own += depth[node.source] == own  # a part of what a region makes is read in memory
         elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
             own += 1
         depth[node.name] = own
@@ -380,24 +380,6 @@ def _parts(group: list[Node]) -> list[list[Node]]:
     return [*parts, group[start:]]
 
 
-def _local(program: TensorProgram) -> frozenset[str]:
-    """Find the values that every region which wants them makes for itself: numbers, sizes, indices, and what is soon
-    made of these.
-
-    That is what integers and conditions decide, a mask above all, and functions of sizes; a table of sines is made once.
-    """
-    local = set[str]()
-    for node in program.nodes:
-        match node:
-            case Constant() | Extent() | Iota():
-                local.add(node.name)
-            case Elementwise() | Cast() if local.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
-                local.add(node.name)
-            case _:
-                pass
-    return frozenset(local)
-
-
 def _call(members: Sequence[Node]) -> TorchCall:
     opaque = [n for n in members if isinstance(n, Opaque)]
     return TorchCall(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
@@ -405,19 +387,20 @@ def _call(members: Sequence[Node]) -> TorchCall:
 
 def _region(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
     own = {n.name for n in members}
-    elsewhere = _wanted(program, own, local) | set(program.outputs)
-    if all(n.name in local for n in members):  # for whom nobody makes it: what is returned, and what PyTorch reads
-        elsewhere = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses} | set(program.outputs)
+    elsewhere = set(program.outputs)
+    if own.issubset(local):  # for whom nobody makes it: what is returned, and what PyTorch reads
+        elsewhere |= {n.name for n in members if any(isinstance(r, Opaque) for r in program.readers.get(n.name, ()))}
     else:
-        elsewhere -= set(local)
+        elsewhere = (_wanted(program, members, local) | elsewhere) - set(local)
     outputs = tuple(n.name for n in members if n.name in elsewhere)
     return Region(part(program, tuple(n.name for n in members), outputs))
 
 
-def _wanted(program: TensorProgram, own: Collection[str], local: Collection[str]) -> set[str]:
-    """Find the values that nodes which are not `own` read, and those of which the `local` ones among these are made again there."""
-    wanted = {v for n in program.nodes if n.name not in own for v in uses(n)}
-    for node in reversed(program.nodes):
-        if node.name in wanted and node.name in local:
-            wanted.update(uses(node))
+def _wanted(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> set[str]:
+    """Find the values of `members` that others read, and those of which the `local` ones among these are made again there."""
+    own, wanted = {n.name for n in members}, set[str]()
+    for node in reversed(members):
+        readers = program.readers.get(node.name, ())
+        if any(r.name not in own or (r.name in wanted and r.name in local) for r in readers):
+            wanted.add(node.name)
     return wanted

@@ -27,6 +27,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
     reads,
+    uses,
 )
 from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
@@ -44,9 +45,11 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
     index is pushed through elementwise operations, casts, contractions and reductions (their
     results' axes) to inputs; of an iota it is arithmetic.
     Condition: the index is affine, up to the last index of the source's own dimension; where two
-    reindexings compose to something else, or the source is opaque, the reindexing stays.
-    Conditioning: none, each element is computed as before; elements that are read both with and
-    without a reindexing are computed twice.
+    reindexings compose to something else, or the source is opaque, the reindexing stays. So does one of
+    what is returned and made of a matmul's result: it is in memory, and what it is made of may be all
+    that the program does.
+    Conditioning: none, each element is computed as before; other elements that are read both with
+    and without a reindexing are computed twice.
     """
     return remove_dead(_Inlining(program).run())
 
@@ -66,6 +69,15 @@ class _Inlining(Draft):
     stands_for: dict[str, Use] = field(default_factory=dict[str, Use])
     known: dict[_Place, Use] = field(default_factory=dict[_Place, Use])
     whole: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        """Finds what is returned and made of a matmul's result."""
+        super().__post_init__()
+        made = set[str]()
+        for node in self.program.nodes:
+            if isinstance(node, Contraction) or (not isinstance(node, Opaque) and not made.isdisjoint(uses(node))):
+                made.add(node.name)
+        self.returned = made.intersection(self.program.outputs)
 
     def run(self) -> TensorProgram:
         """Applies the whole law, but for removing the nodes that are dead afterwards."""
@@ -109,7 +121,7 @@ class _Inlining(Draft):
 
     def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
         """Lists the places that `moved` reads."""
-        if isinstance(self.values[value], Ranking):
+        if isinstance(self.values[value], Ranking) or value in self.returned:
             return []
         _, bound = _over_index(self.values[value], index)
         return [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(self.values[value])]
@@ -118,6 +130,8 @@ class _Inlining(Draft):
         """Makes a node that computes `value[index...]`, and returns a use of it."""
         node, bound = _over_index(self.values[value], index)
         axes, name = _axes_of(index), self.fresh(value)
+        if value in self.returned and value not in self.pending:
+            return self.append(Reindex(name, axes, node.dtype, value, index))
         match node:
             case Elementwise() | Cast() | Contraction() | Reduction():
                 made = self.covered(node, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
