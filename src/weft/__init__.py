@@ -6,10 +6,13 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from weft import errors
-from weft.api import Program, Report, compile, equivalent, load, optimize, ready  # noqa: A004 - as torch.compile
-from weft.options import options
-from weft.run.stats import snapshot as stats
-from weft.verify import Draws, Judgement, Verdict, judge
+from weft.garbage import uncollected
+
+with uncollected():  # it imports PyTorch's tracer
+    from weft.api import Program, Report, compile, equivalent, load, optimize, ready  # noqa: A004 - as torch.compile
+    from weft.options import options
+    from weft.run.stats import snapshot as stats
+    from weft.verify import Draws, Judgement, Verdict, judge
 
 try:
     __version__ = version("weft")

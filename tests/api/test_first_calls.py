@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import time
 
 import pytest
@@ -154,3 +156,17 @@ def test_the_command_writes_rows_and_goes_on_where_it_stopped(monkeypatch, tmp_p
     assert asked == ["log-softmax fp32", "log-softmax bf16"]
     assert "log-softmax bf16: a second process compiled 0 times and chose 1 times" in again.output
     assert len(json.loads((tmp_path / "first.json").read_text())["results"]) == 2
+
+
+_IMPORT = """
+import gc, torch
+full = []
+gc.callbacks.append(lambda phase, info: full.append(phase) if info["generation"] == 2 else None)
+import weft
+print(len(full), gc.isenabled())
+"""
+
+
+def test_importing_collects_no_garbage_and_leaves_collecting_on():
+    done = subprocess.run([sys.executable, "-c", _IMPORT], check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["0", "True"]

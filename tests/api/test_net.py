@@ -52,6 +52,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_whatever_fails_while_compiling_pytorch_runs(monkeypatch, place):
     x, w = torch.randn(40, 30), torch.randn(30, 20)
+    monkeypatch.setattr("weft.api.backend.KeptGraph.of", lambda *_: None)  # an earlier case's plan may be there
     monkeypatch.setattr(PLACES[place][0], planted)
     with torch.no_grad(), pytest.warns(LeftToPyTorchWarning, match="AssertionError: planted 7") as said:
         torch.testing.assert_close(weft.compile(work)(x, w), work(x, w))

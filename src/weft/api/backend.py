@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from weft.api.background.asked import ask_for, in_background
+from weft.api.kept_plans import KeptGraph
 from weft.api.known import called_with, remember, served
 from weft.api.losses import say_what_is_lost
 from weft.api.net import safe, say
@@ -67,13 +68,19 @@ def fastest(
                 if noted is not None:
                     noted(run, eager)
                 return safe(run, gm, eager)
-            captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
-            known = served(captured)
-            if known is not None:
-                return _as_before(gm, known, eager, noted)
-            made = compile_graph(gm, example_inputs, captured=captured)
-            run = faster(made, eager, changing_sizes(gm))
-            remember(captured, made, run)
+            kept = KeptGraph.of(gm, example_inputs)
+            made = planned_before(kept, eager)
+            if made is not None:
+                run = faster(made, eager, changing_sizes(gm), kept)
+            else:
+                captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
+                known = served(captured)
+                if known is not None:
+                    return _as_before(gm, known, eager, noted)
+                made = compile_graph(gm, example_inputs, captured=captured)
+                keep_plan(kept, captured, made, defects)
+                run = faster(made, eager, changing_sizes(gm), kept)
+                remember(captured, made, run)
             run = replayed(made, run, example_inputs, gm)
             if not defects:
                 say_what_is_lost(gm, made, example_inputs)
@@ -91,6 +98,22 @@ def fastest(
         if noted is not None:
             noted(run, eager)
         return safe(run, gm, eager)
+
+
+def planned_before(kept: KeptGraph | None, eager: Runner) -> Plan | None:
+    """Return the plan of a graph that another process made and kept; None where there is none."""
+    made = None if kept is None else kept.plan(eager)
+    if made is not None:
+        say_what_is_fixed()
+        guard_forward_derivatives()
+        _count(made, eager)
+    return made
+
+
+def keep_plan(kept: KeptGraph | None, captured: Captured, made: Plan, defects: Sequence[Exception]) -> None:
+    """Keep what became of a captured graph for other processes, unless something failed that may go well there."""
+    if kept is not None and not defects and made.captured.fallbacks == captured.fallbacks:
+        kept.keep(made)
 
 
 def _as_before(
@@ -131,10 +154,14 @@ def compile_graph(
     eager = in_pytorch(gm)
     captured = captured or capture(gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles)
     made = plan(captured, example_inputs, eager, target)
+    _count(made, eager)
+    return made
+
+
+def _count(made: Plan, eager: Runner) -> None:
     stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
     stats.count("kernels", len(made.kernels))
     _log(made)
-    return made
 
 
 def in_pytorch(gm: torch.fx.GraphModule) -> Runner:

@@ -47,7 +47,8 @@ from weft.plan.execute.plan import running
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.sizes import SizeSource
 from weft.plan.targets import toolchain
-from weft.plan.targets.packed import FORMS, PackedAs, name_of, packed, unpacked
+from weft.plan.targets.packed import FORMS as CHOICES
+from weft.plan.targets.packed import PackedAs, name_of, packed, unpacked
 from weft.run.key import source_hash
 from weft.schedule import Schedule
 from weft.target import Target
@@ -172,7 +173,8 @@ _OWN = (
     ),
     *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.HeldConstant, calling.GraphOutput),
 )
-_FORMS = {**FORMS, **_ATOMS, **{name_of(form): form for form in _OWN}}
+FORMS = {**CHOICES, **_ATOMS, **{name_of(form): form for form in _OWN}}
+"""What a program in a file is made of, but for its kernels."""
 
 
 @dataclass(eq=False)
@@ -262,7 +264,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
     }
     with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        archive.writestr(_PROGRAM, packed(saved, _FORMS | {"kernel": PackedAs(Kernel, writer.kernel, _unread)}))
+        archive.writestr(_PROGRAM, packed(saved, FORMS | {"kernel": PackedAs(Kernel, writer.kernel, _unread)}))
         for name, content in writer.files.items():
             archive.writestr(name, content)
     return path
@@ -278,7 +280,7 @@ def _demand_text(captured: Captured) -> None:
     """Raise ProgramFileError, naming the operation, for a call into PyTorch that cannot be written."""
     for call in captured.calls.values():
         try:
-            packed(call, _FORMS)
+            packed(call, FORMS)
         except TypeError as error:
             raise ProgramFileError(
                 f"{call.target} runs in PyTorch and cannot be saved: {error}",
@@ -286,7 +288,7 @@ def _demand_text(captured: Captured) -> None:
             ) from error
     for result in captured.results:
         try:
-            packed(result, _FORMS)
+            packed(result, FORMS)
         except TypeError as error:
             raise ProgramFileError(f"a result cannot be saved: {error}") from error
 
@@ -305,7 +307,7 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
             files = {name: archive.read(name) for name in names}
         place = toolchain(target).place(device)
         # A graph's tensors are all on one device, which need not be the one that it was traced on.
-        forms = _FORMS | {"device": PackedAs(torch.device, str, lambda _: place)}
+        forms = FORMS | {"device": PackedAs(torch.device, str, lambda _: place)}
         reader = _Reader(files, target, place)
         forms["kernel"] = PackedAs(Kernel, _unread, reader.kernel)
         return reader.loaded(unpacked(files[_PROGRAM], SavedProgram, forms))

@@ -7,7 +7,7 @@ its reason.
 
 from weft.plan.choose.region import CompiledRegion, compile_region
 from weft.plan.execute.instead import warn
-from weft.plan.execute.plan import Plan, plan
+from weft.plan.execute.plan import Plan, plan, size_class
 from weft.plan.execute.runner import Runner, has_written
 from weft.plan.execute.writes import described
 from weft.plan.measure.graphed import in_graphs
@@ -38,5 +38,6 @@ __all__ = [
     "mostly_left",
     "of_device",
     "plan",
+    "size_class",
     "warn",
 ]

@@ -201,6 +201,11 @@ def restored(signature: KernelSignature, text: str, library: bytes, key: str) ->
     return Binary(launch, signature, text, {}, key, True, path, function)
 
 
+def recalled(key: str) -> Binary | None:
+    """Read the kernel with this key from the cache; None where it is not there or cannot be loaded."""
+    return _known(CacheFolder(), key)
+
+
 def _known(folder: CacheFolder, key: str) -> Binary | None:
     """Reads the kernel from the cache. None where it is not there, cannot be loaded from there, or is not the entry of a kernel."""
     entry = folder.lookup(key, counted=False)

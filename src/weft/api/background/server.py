@@ -20,14 +20,15 @@ from typing import Any, BinaryIO
 
 import torch
 
-from weft.api.backend import compile_graph, in_pytorch
+from weft.api.backend import compile_graph, in_pytorch, keep_plan, planned_before
 from weft.api.background.graphs import Received, tensors_of, unpacked_graph
 from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, Said, difference
 from weft.api.background.plans import packed_plan
+from weft.api.kept_plans import KeptGraph
 from weft.api.known import remember, served
 from weft.api.losses import say_what_is_lost
 from weft.api.net import say
-from weft.capture import capture
+from weft.capture import Captured, capture
 from weft.defects import noticed
 from weft.errors import UnsupportedError, WrongKernelError
 from weft.plan import Plan, Runner, Trial, changing_sizes, faster, home
@@ -149,18 +150,19 @@ class Server:
         gm = received.gm
         with noticed() as defects:
             eager = in_pytorch(gm)
-            captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
-            # A large tensor that a graph holds is zeros here, so that two of them that differ look the same.
-            known = served(captured) if received.whole else None
-            if known is not None:
-                run, places, kernels = known
-                number = next((n for n, graph in self._graphs.items() if graph.run is run), None)
-                if number is not None:
-                    stats.count("kernels", kernels)
-                    return Reply(known=(number, places), conditions=received.conditions())
-            made = compile_graph(gm, arguments, captured=captured)
-            run = faster(made, eager, changing_sizes(gm))
-            remember(captured, made, run)
+            kept = KeptGraph.of(gm, arguments) if received.whole else None
+            made = planned_before(kept, eager)
+            captured = None
+            if made is None:
+                captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
+                known = self._served(captured) if received.whole else None
+                if known is not None:
+                    return replace(known, conditions=received.conditions())
+                made = compile_graph(gm, arguments, captured=captured)
+                keep_plan(kept, captured, made, defects)
+            run = faster(made, eager, changing_sizes(gm), kept)
+            if captured is not None:
+                remember(captured, made, run)
             conditions = received.conditions()
             if not defects:
                 say_what_is_lost(gm, made, arguments)
@@ -171,6 +173,21 @@ class Server:
         while len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return answer
+
+    def _served(self, captured: Captured) -> Reply | None:
+        """Answer with a graph whose kernels serve for this one too; None where there is none.
+
+        Not for graphs that hold large tensors: these are zeros here, so that two of them that differ look the same.
+        """
+        known = served(captured)
+        if known is None:
+            return None
+        run, places, kernels = known
+        number = next((n for n, graph in self._graphs.items() if graph.run is run), None)
+        if number is None:
+            return None
+        stats.count("kernels", kernels)
+        return Reply(known=(number, places))
 
     def _measured(self, request: ClassRequest) -> Reply:
         graph = self._graphs.get(request.number)

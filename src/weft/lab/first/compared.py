@@ -125,6 +125,8 @@ def _runs(name: str, device: str, compiler: str, processes: int) -> Iterator[Map
     with tempfile.TemporaryDirectory(prefix="weft-first-") as folder:
         places = ("WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         environment = {**os.environ, **{place: str(Path(folder, place)) for place in places}}
+        # PyTorch was installed with its bytecode: without weft's, its sources would be compiled anew in each process.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [sys.executable, "-c", _PROCESS, name, device, compiler]
         for _ in range(processes):
             try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import gc
 import re
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from weft.capture import Captured
 from weft.cost import Machine, least_seconds, total
 from weft.errors import Location, ScheduleError, UnsupportedError, WeftError
+from weft.garbage import uncollected
 from weft.options import current
 from weft.phases import phase
 from weft.pipeline import REGION
@@ -105,7 +105,7 @@ class Regions:
                 if isinstance(stage, Region):
                     self.settled(stage)
             return found[0].stages
-        with _uncollected():
+        with uncollected():
             refuted = laws_refuted(written, program)
             if refuted is not None:
                 raise refuted
@@ -338,27 +338,13 @@ def _selected_now(
     parts: Mapping[str, str], program: TensorProgram, example: Example, brought: Sequence[Any]
 ) -> Selection | Refusal:
     """Chooses for `program` now, and keeps the choice for other processes."""
-    with _uncollected():
+    with uncollected():
         try:
             found = select(program, example)
         except (UnsupportedError, ScheduleError) as error:
             found = Refusal.of(error)
         keep(parts, found if isinstance(found, Refusal) else _to_keep(found), brought)
     return found
-
-
-@contextmanager
-def _uncollected() -> Generator[None]:
-    """Stops the collection of cycles meanwhile, for seconds at most: each looks at all that PyTorch's modules hold,
-    for 0.3 s.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -36,6 +36,18 @@ from weft.run.forked import threads_are_gone
 from weft.run.key import cache_key
 
 
+class LibraryKeeper(Protocol):
+    """Keeps the plan of a graph in which the library runs matmuls, for other processes."""
+
+    def library(self, eager: Runner) -> Plan | None:
+        """Returns the plan that was kept; None where there is none."""
+        ...
+
+    def keep_library(self, made: Plan) -> None:
+        """Keeps a plan."""
+        ...
+
+
 @dataclass(eq=False)
 class Trial:
     """The callable that stands for a graph.
@@ -54,6 +66,7 @@ class Trial:
     """Those in force when the graph was compiled; the trial is made later."""
     chosen: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
     library: Plan | None = None
+    keeper: LibraryKeeper | None = None
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Runs the graph, and returns its results."""
@@ -156,12 +169,16 @@ class Trial:
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
         """Returns the plan in which the library runs matmuls, made once; None where it cannot be, or none is worth it."""
+        if self.library is None and self.keeper is not None:
+            self.library = self.keeper.library(self.eager)
         if self.library is None and self.plan.with_library is not None:
             try:
                 captured = self.plan.with_library()
                 if captured is None:
                     return None
                 self.library = plan(captured, arguments, self.eager)
+                if self.keeper is not None and self.library.captured.fallbacks == captured.fallbacks:
+                    self.keeper.keep_library(self.library)
             except WeftError:  # what there is runs
                 return None
         return self.library
@@ -199,7 +216,7 @@ def measured_before(plan: Plan) -> Measured | None:
     return None
 
 
-def faster(plan: Plan, eager: Runner, changing: tuple[int, ...]) -> Runner:
+def faster(plan: Plan, eager: Runner, changing: tuple[int, ...], keeper: LibraryKeeper | None = None) -> Runner:
     """Chooses what runs for a graph: `plan`, on trial against `eager` where that can be tried; `eager` where it has no kernel.
 
     A graph that draws random numbers is not tried, since each run draws others; nor is one that calls operations of other
@@ -209,7 +226,7 @@ def faster(plan: Plan, eager: Runner, changing: tuple[int, ...]) -> Runner:
         return eager
     if current().measure == "never" or not repeatable(plan):
         return plan.run
-    return Trial(plan, eager, _environment(plan), changing)
+    return Trial(plan, eager, _environment(plan), changing, keeper=keeper)
 
 
 def _environment(plan: Plan) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weft.cost import Machine
 from weft.options import current
 from weft.plan.targets.candidates import Example
-from weft.plan.targets.packed import packed, unpacked
+from weft.plan.targets.packed import FORMS, PackedAs, packed, unpacked
 from weft.run.cache import CacheFolder, Json
 from weft.run.key import cache_key
 from weft.tensor.program import TensorProgram
@@ -45,7 +45,10 @@ def parts_of(
 
 
 def recalled(
-    parts: Mapping[str, str], kind: type[T], brought: Sequence[Any] = ()
+    parts: Mapping[str, str],
+    kind: type[T],
+    brought: Sequence[Any] = (),
+    forms: Mapping[str, type | PackedAs] = FORMS,
 ) -> tuple[T, Mapping[str, Json]] | None:
     """Read what was kept under a key made of `parts`, with what was said beside it; None where it is missing, damaged
     or for something else.
@@ -56,7 +59,7 @@ def recalled(
     if entry is None or entry.parts != parts:
         return None
     try:
-        return unpacked(entry.files[_FILE].read_bytes(), kind, brought=brought), entry.meta
+        return unpacked(entry.files[_FILE].read_bytes(), kind, forms, brought), entry.meta
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
         return None  # gone since the look, or another entry's content
 
@@ -66,8 +69,9 @@ def keep(
     value: object,
     brought: Sequence[Any] = (),
     meta: Mapping[str, Json] | None = None,
+    forms: Mapping[str, type | PackedAs] = FORMS,
 ) -> None:
     """Keep `value` under a key that is made of `parts`; where there is no room anywhere, another process makes it anew."""
     with suppress(OSError):
         folder = CacheFolder()
-        folder.store(cache_key(parts), {_FILE: packed(value, brought=brought)}, meta, parts=parts)
+        folder.store(cache_key(parts), {_FILE: packed(value, forms, brought)}, meta, parts=parts)

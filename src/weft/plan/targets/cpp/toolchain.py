@@ -19,7 +19,7 @@ from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
 from weft.plan.targets.bench import Bench
 from weft.plan.targets.interface import signature
-from weft.run.build import Binary, KernelSource, build, restored, start
+from weft.run.build import Binary, KernelSource, build, recalled, restored, start
 from weft.run.cache import Json
 from weft.run.child import can_fork, ends_well
 from weft.run.key import cpu_features, environment_parts
@@ -73,6 +73,10 @@ class Cpp(Toolchain):
 
     def start(self, spec: LaunchSpec, meta: Meta) -> object:
         return start(self._parts(spec), functools.partial(_emitted, spec, meta))
+
+    def recalled(self, key: str) -> Built | None:
+        found = recalled(key)
+        return None if found is None else Built(found)
 
     def _parts(self, spec: LaunchSpec) -> dict[str, str]:
         return spec.key_parts | {"target": str(self.target)}

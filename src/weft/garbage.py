@@ -1,0 +1,22 @@
+"""Python's collection of cycles, put off where thousands of objects are made that stay."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Stop the collection of cycles until the block ends, for a second or so.
+
+    Each full collection looks at all that PyTorch's modules hold, for 0.3 s, and importing PyTorch's tracer sets off several.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
