@@ -19,6 +19,7 @@ from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.optimize import Inputs, own_code
 from weft.api.whole import Whole, argument, whole
 from weft.errors import UnsupportedError, named
+from weft.plan import default_stance
 from weft.tensor.program import Input, TensorProgram
 from weft.verify.seeds import Numbers, Tensors
 from weft.verify.separate import Apart, Search, Side
@@ -47,7 +48,7 @@ def decided_by_sizes(
         return gm.forward
 
     try:
-        with torch.no_grad():
+        with default_stance(), torch.no_grad():
             torch_compile(own_code(fn), backend=collect, dynamic=True)(*inputs)
     except _UNTRACED:
         return None

@@ -18,6 +18,7 @@ from weft.capture import Captured, FromProgram, capture
 from weft.capture.arguments import dtype_of
 from weft.capture.captured import OpaqueCall, Operand
 from weft.errors import UnsupportedError
+from weft.plan import default_stance
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import remove_dead
 from weft.tensor.program import Input, Iota, Opaque, TensorProgram
@@ -141,7 +142,8 @@ class _Trace:
 
         breaks = sum(counters["graph_break"].values())
         # Numbers of Python stay numbers, whatever was traced before: as symbols they would be no numbers of the function.
-        with torch.no_grad(), cast("Any", dynamo_config).patch(automatic_dynamic_shapes=False, specialize_int=True):
+        numbers = cast("Any", dynamo_config).patch(automatic_dynamic_shapes=False, specialize_int=True)
+        with default_stance(), torch.no_grad(), numbers:
             returned = translating(dynamo_compile(own_code(self._fn), collect), self._fn)(*self._inputs)
         if len(self._graphs) > 1 or sum(counters["graph_break"].values()) > breaks:
             raise UnsupportedError(

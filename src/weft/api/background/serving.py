@@ -24,7 +24,7 @@ from weft.api.known import called_with
 from weft.capture import RuntimeNumber
 from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
-from weft.plan import Runner, warn
+from weft.plan import Runner, may_compile, nearest, warn
 from weft.run import stats
 from weft.run.cache import CacheFolder
 
@@ -171,14 +171,10 @@ class DeferredGraph:
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self._classes.get(sizes)
         if run is None:
-            run = self._nearest(sizes)
-            if len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
+            run = nearest(self._classes, sizes) or self.eager
+            if may_compile() and len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
                 self._ask_for_class(sizes, arguments)
         return run(*arguments)
-
-    def _nearest(self, sizes: tuple[int, ...]) -> Runner:
-        known = list(self._classes)
-        return self._classes[min(known, key=lambda k: sum(abs(a - b) for a, b in zip(k, sizes, strict=True)))]
 
     def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
         request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
