@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.compile import dynamo_compile, translating
 from weft.api.optimize import own_code
-from weft.capture import Captured, FromProgram, capture
+from weft.capture import Captured, FromProgram, capture, every_node
 from weft.capture.arguments import dtype_of
 from weft.capture.captured import OpaqueCall, Operand
 from weft.errors import UnsupportedError
@@ -117,13 +117,13 @@ class _Trace:
         """
         found = [*(literals(program) if program is not None else ()), *numbers_of_code(self._fn)]
         for module in self._modules:
-            for node in module.graph.nodes:
+            for node in every_node(module):
                 found += _numbers((node.args, node.kwargs))
         return tuple(dict.fromkeys(found))
 
     def bounds(self, program: TensorProgram | None) -> frozenset[int]:
         """Return the numbers that bound indices."""
-        nodes = [node for module in self._modules for node in module.graph.nodes]
+        nodes = [node for module in self._modules for node in every_node(module)]
         leaves: list[Any] = [x for node in nodes for x in pytree.tree_leaves((node.args, node.kwargs))]
         found = {abs(v) for x in leaves if isinstance(x, slice) for v in _numbers(x) if isinstance(v, int)}
         if program is not None and any(isinstance(n, Iota) for n in program.nodes):
