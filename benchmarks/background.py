@@ -8,8 +8,8 @@
 tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
 one after the other while the other process compiles, beside that of the same calls before it began; `full speed` is the time until
 `weft.ready` returns where nothing is called meanwhile. `stream`: calls of random lengths and batches on a process that has served
-two; of each call the time is compared with eager's on the same operands. `soak`: threads call with random sizes; each result is
-compared with eager's, and the memory of both processes is sampled.
+two; of each call the time is compared with eager's on the same operands, and the binaries in the cache are counted. `soak`: threads
+call with random sizes; each result is compared with eager's, and the memory of both processes is sampled.
 """
 
 from __future__ import annotations
@@ -99,7 +99,18 @@ print(json.dumps(figures))
 """
 _STREAM = """
 calls, = map(int, sys.argv[1:])
+from collections import Counter
+from weft.api import backend
+from weft.run import build
+from weft.run.cache import CacheFolder
+
 compiled = weft.compile(attention, compile="background")
+foreground = []
+for module, name in ((backend, "compile_graph"), (build, "_compile")):
+    def noting(*given, inner=getattr(module, name), name=name, **more):
+        foreground.append(name)
+        return inner(*given, **more)
+    setattr(module, name, noting)
 rng = random.Random(0)
 
 
@@ -120,8 +131,12 @@ for number in range(calls):
     wrong += not torch.allclose(results[attention], results[compiled], rtol=1e-3, atol=1e-4)
     rows.append((*given[0].shape[:2], times[attention], times[compiled]))
 late = sorted(own - 1.2 * eager for _, _, eager, own in rows)
+weft.ready(compiled)
 now = weft.stats()
+texts = [e for e in CacheFolder().entries() if "kernel.so" in e.files]
 print(json.dumps({
+    "kernels compiled in the foreground": len(foreground), "binaries": len(texts),
+    "most binaries of a kernel": max(Counter((e.parts["program"], e.parts["kernel"]) for e in texts).values()),
     "99th percentile of (time - 1.2 x eager's)": late[-max(1, len(late) // 100)], "worst": late[-1], "wrong": wrong,
     "eager, all calls": sum(r[2] for r in rows), "weft, all calls": sum(r[3] for r in rows),
     "asked": now.asked, "served": now.served, "failed": now.failed, "meanwhile": now.meanwhile,

@@ -37,7 +37,7 @@ from weft.errors import (
 )
 from weft.options import Options, current
 from weft.options import options as in_force
-from weft.plan import Runner, Trial
+from weft.plan import Runner, Trial, backend_is_forced, is_default
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (int, float, bool, str, type(None))
@@ -81,11 +81,15 @@ class Watched:
 
     def is_direct(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Tells whether the function itself is to be called with these arguments; not where it is traced into another graph."""
-        return not torch.compiler.is_compiling() and _form(args, kwargs) in self.direct
+        if torch.compiler.is_compiling() or backend_is_forced():
+            return False
+        return _form(args, kwargs) in self.direct
 
     def learn(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Notes arguments that the function was called with, if PyTorch won all trials so far."""
-        if torch.compiler.is_compiling():
+        if (
+            torch.compiler.is_compiling() or not is_default()
+        ):  # by another stance PyTorch may have run it without a trial
             return
         chosen = [run is trial.eager for trial in tuple(self._trials) for run in tuple(trial.chosen.values())]
         self.open = self.open and all(chosen) and len(self.direct) < _MOST

@@ -18,7 +18,9 @@ from weft.api.compile import torch_compile
 from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.optimize import Inputs, own_code
 from weft.api.whole import Whole, argument, whole
+from weft.capture import every_node
 from weft.errors import UnsupportedError, named
+from weft.plan import default_stance
 from weft.tensor.program import Input, TensorProgram
 from weft.verify.seeds import Numbers, Tensors
 from weft.verify.separate import Apart, Search, Side
@@ -47,7 +49,7 @@ def decided_by_sizes(
         return gm.forward
 
     try:
-        with torch.no_grad():
+        with default_stance(), torch.no_grad():
             torch_compile(own_code(fn), backend=collect, dynamic=True)(*inputs)
     except _UNTRACED:
         return None
@@ -70,7 +72,7 @@ def _decisions(gm: torch.fx.GraphModule, example: Sequence[Any], tried: Mapping[
         if expr.free_symbols <= given.keys() and not any(bool(expr.subs(choice)) is False for choice in choices):
             yield str(expr.subs({symbol: f"size_of_{size}" for symbol, size in given.items()}))
     most = max((size for others in tried.values() for size in others), default=0)
-    for node in gm.graph.nodes:  # what is computed of sizes, without a decision: min(len(x), 64)
+    for node in every_node(gm):  # what is computed of sizes, without a decision: min(len(x), 64)
         if isinstance(node.meta.get("example_value"), torch.SymInt | torch.SymFloat | torch.SymBool):
             leaves: list[Any] = pytree.tree_leaves((node.args, node.kwargs))
             numbers = [x for x in leaves if type(x) is int]

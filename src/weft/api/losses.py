@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.recompiles import OWN, traced_function
-from weft.capture import Fallback
+from weft.capture import Fallback, every_node
 from weft.capture.arguments import in_example
 from weft.defects import note
 from weft.errors import LeftToPyTorchWarning, Location, UnsupportedError
@@ -91,5 +91,5 @@ def _is_large(gm: torch.fx.GraphModule) -> bool:
 
 
 def _examples(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
-    found = [leaf for node in gm.graph.nodes for leaf in pytree.tree_leaves(node.meta.get("example_value"))]
+    found = [leaf for node in every_node(gm) for leaf in pytree.tree_leaves(node.meta.get("example_value"))]
     return [each for each in found if isinstance(each, torch.Tensor)]

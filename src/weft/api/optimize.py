@@ -23,7 +23,7 @@ from weft.capture import FromSizes
 from weft.defects import noticed
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError, named
 from weft.options import options as in_force
-from weft.plan import Plan, Runner, home, warn
+from weft.plan import Plan, Runner, default_stance, home, warn
 from weft.plan.targets import toolchain
 from weft.target import Target
 
@@ -66,7 +66,7 @@ def optimize(
         call = dynamo_compile(own_code(fn), collect)
         # Dynamo knows the sizes of all calls of this line in the process, and makes symbols of those that differed. The plan is for
         # these inputs alone, so that it is the same whatever was traced before.
-        with torch.no_grad(), cast("Any", config).patch(automatic_dynamic_shapes=False):
+        with default_stance(), torch.no_grad(), cast("Any", config).patch(automatic_dynamic_shapes=False):
             try:
                 result = call(*inputs)
             except TorchDynamoException as error:

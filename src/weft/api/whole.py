@@ -14,10 +14,11 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.compile import dynamo_compile, translating
 from weft.api.optimize import own_code
-from weft.capture import Captured, FromProgram, capture
+from weft.capture import Captured, FromProgram, capture, every_node
 from weft.capture.arguments import dtype_of
 from weft.capture.captured import OpaqueCall, Operand
 from weft.errors import UnsupportedError
+from weft.plan import default_stance
 from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import remove_dead
 from weft.tensor.program import Input, Iota, Opaque, TensorProgram
@@ -116,13 +117,13 @@ class _Trace:
         """
         found = [*(literals(program) if program is not None else ()), *numbers_of_code(self._fn)]
         for module in self._modules:
-            for node in module.graph.nodes:
+            for node in every_node(module):
                 found += _numbers((node.args, node.kwargs))
         return tuple(dict.fromkeys(found))
 
     def bounds(self, program: TensorProgram | None) -> frozenset[int]:
         """Return the numbers that bound indices."""
-        nodes = [node for module in self._modules for node in module.graph.nodes]
+        nodes = [node for module in self._modules for node in every_node(module)]
         leaves: list[Any] = [x for node in nodes for x in pytree.tree_leaves((node.args, node.kwargs))]
         found = {abs(v) for x in leaves if isinstance(x, slice) for v in _numbers(x) if isinstance(v, int)}
         if program is not None and any(isinstance(n, Iota) for n in program.nodes):
@@ -141,7 +142,8 @@ class _Trace:
 
         breaks = sum(counters["graph_break"].values())
         # Numbers of Python stay numbers, whatever was traced before: as symbols they would be no numbers of the function.
-        with torch.no_grad(), cast("Any", dynamo_config).patch(automatic_dynamic_shapes=False, specialize_int=True):
+        numbers = cast("Any", dynamo_config).patch(automatic_dynamic_shapes=False, specialize_int=True)
+        with default_stance(), torch.no_grad(), numbers:
             returned = translating(dynamo_compile(own_code(self._fn), collect), self._fn)(*self._inputs)
         if len(self._graphs) > 1 or sum(counters["graph_break"].values()) > breaks:
             raise UnsupportedError(

@@ -27,6 +27,7 @@ from weft.capture.captured import (
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture, refused_at_once
 from weft.capture.memory import Effect, Piece, Written, apart
+from weft.capture.nested import every_node
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
@@ -53,6 +54,7 @@ __all__ = [
     "as_read",
     "capture",
     "carries_derivative",
+    "every_node",
     "in_order",
     "laid_out",
     "location_of",

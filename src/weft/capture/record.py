@@ -36,6 +36,7 @@ from weft.capture.contents import Silent, silent, with_sources
 from weft.capture.describe import memory_format
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
+from weft.capture.nested import calls_nested_graph, every_node
 from weft.capture.parts import LIBRARY, PARTS
 from weft.capture.picks import PICKS
 from weft.capture.pieces import record_as_it_stands
@@ -50,7 +51,7 @@ from weft.errors import Location, RefusedByEagerError
 
 def differentiates(gm: fx.GraphModule) -> bool:
     """Tells whether the graph itself computes derivatives (`torch.func.grad`): in inference mode nothing is recorded for them."""
-    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in gm.graph.nodes)
+    return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in every_node(gm))
 
 
 def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
@@ -67,7 +68,7 @@ def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
 def gradients_possible(gm: fx.GraphModule) -> bool:
     """Tells whether gradients may be recorded on the way, also where no result asks for them."""
     on = torch.is_grad_enabled() or any(
-        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in gm.graph.nodes
+        n.op == "call_function" and "set_grad_enabled" in str(n.target) and True in n.args for n in every_node(gm)
     )
     examples = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
     return on and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
@@ -102,11 +103,11 @@ def record(gm: fx.GraphModule, meaning: Meaning, *, doubles: bool = True) -> Rec
             raise
         except Exception as error:
             node = tape.node
-            if node is None or not node.op.startswith("call_") or node.name in whole or len(whole) >= _MOST_WHOLE:
+            if node is None or not node.op.startswith("call_") or tape.path in whole or len(whole) >= _MOST_WHOLE:
                 raise
             if not _is_pytorchs(error):
                 note(error)
-            whole[node.name] = error  # PyTorch runs that node as it stands
+            whole[tape.path] = error  # PyTorch runs that node as it stands
 
 
 def _is_pytorchs(error: Exception) -> bool:
@@ -149,26 +150,36 @@ def _method(name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs the graph under a recorder, and tells its tape which node runs."""
+    """Runs the graph under a recorder, and tells its tape which node runs.
 
-    def __init__(self, gm: fx.GraphModule, recorder: _Recorder, whole: Mapping[str, Exception]) -> None:
+    A call of a nested graph (`torch.compiler.nested_compile_region`) is recorded as the calls of that graph.
+    """
+
+    def __init__(
+        self, gm: fx.GraphModule, recorder: _Recorder, whole: Mapping[str, Exception], within: str = ""
+    ) -> None:
         super().__init__(gm)
         self.recorder = recorder
         self.whole = whole
+        self.within = within
         self.extra_traceback = False
 
     def run_node(self, n: fx.Node) -> Any:
         tape = self.recorder.tape
-        tape.node = n
-        if n.name not in self.whole:
+        tape.node, tape.path = n, f"{self.within}{n.name}"
+        nested = calls_nested_graph(n)
+        if tape.path not in self.whole and not nested:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if nested and tape.path not in self.whole:
+            graph, _, *operands = args
+            return _Interpreter(graph, self.recorder, self.whole, f"{tape.path}.").run(*operands)
         function: Any = n.target
         if n.op == "call_module":
             function = self.fetch_attr(str(function))
         elif n.op == "call_method":
             function = functools.partial(_method, str(function))
-        return record_as_it_stands(n, function, args, kwargs, self.whole[n.name], tape, self.recorder.in_place)
+        return record_as_it_stands(n, function, args, kwargs, self.whole[tape.path], tape, self.recorder.in_place)
 
 
 class _Recorder(TorchDispatchMode):

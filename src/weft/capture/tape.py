@@ -54,6 +54,7 @@ class Tape:
     Attributes:
         fake_mode: that of the fake tensors.
         node: the node of the graph that runs now; None before the first.
+        path: its name, after those of the calls of nested graphs that it is within.
         calls: as recorded so far.
         fakes: by slot number, a tensor without data with the shape, dtype and device of each.
         memory: whose memory each tensor looks at.
@@ -68,6 +69,7 @@ class Tape:
     def __init__(self, fake_mode: Any) -> None:
         self.fake_mode = fake_mode
         self.node: fx.Node | None = None
+        self.path = ""
         self.calls: list[Call] = []
         self.fakes: list[torch.Tensor] = []
         self.memory = Memory()

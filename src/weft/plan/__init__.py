@@ -13,6 +13,7 @@ from weft.plan.execute.writes import described
 from weft.plan.measure.graphed import in_graphs
 from weft.plan.measure.lost import mostly_left
 from weft.plan.measure.measured import Measured
+from weft.plan.measure.stance import backend_is_forced, default_stance, is_default, may_compile, nearest
 from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
 from weft.plan.targets.candidates import Considered, Example
 from weft.plan.targets.home import home, of_device
@@ -27,15 +28,20 @@ __all__ = [
     "Plan",
     "Runner",
     "Trial",
+    "backend_is_forced",
     "changing_sizes",
     "compile_region",
+    "default_stance",
     "described",
     "faster",
     "has_written",
     "home",
     "in_graphs",
+    "is_default",
+    "may_compile",
     "measured_before",
     "mostly_left",
+    "nearest",
     "of_device",
     "plan",
     "size_class",

@@ -30,9 +30,9 @@ from types import MappingProxyType
 
 from weft.errors import CacheFolderError, CacheFolderWarning, Location
 from weft.options import current
+from weft.run import artifacts, scratch, stats
 from weft.run import files as on_disk
 from weft.run import manifest as manifests
-from weft.run import scratch, stats
 from weft.run.files import write_file
 from weft.run.manifest import Json, Manifest, stored_name
 
@@ -102,13 +102,15 @@ class CacheFolder:
         """
         _demand_key(key)
         for root in self._roots():
-            entry = _read(root, key, persistent=self._persists(root))
-            if isinstance(entry, Entry):
+            found = _whole(root, key)
+            if not isinstance(found, str):
+                manifest, files, used = found
+                artifacts.record(manifest, files)
                 if counted:
                     stats.count("cache_hits")
                 with suppress(OSError):  # a read-only folder does not say when its entries were used
                     os.utime(root / key / manifests.NAME)
-                return entry
+                return _entry(root, manifest, persistent=self._persists(root), used=used)
         return None
 
     def alone(self, key: str) -> AbstractContextManager[None]:
@@ -155,12 +157,39 @@ class CacheFolder:
                 stats.count("cache_write_failures")
                 why = f"the cache folder {self.path} cannot be written to: {error.strerror or error}"
             else:
+                artifacts.record(manifest, files)
                 on_disk.sweep_daily(self.path)
                 return _entry(self.path, manifest, persistent=True)
+        artifacts.record(manifest, files)
         self._private = scratch.private_folder()
         _write(self._private, manifest, files)
         _say_not_kept(why)
         return _entry(self._private, manifest, persistent=False)
+
+    def take(self, key: str, data: bytes) -> bool:
+        """Writes an entry that another process packed (`artifacts.packed`), unless there is a whole one here that is newer.
+
+        Its content may be code, which runs once something asks for its key: it must come from a source that may run code here.
+
+        Returns:
+            False for bytes that are not an entry of `key`, of which nothing is written.
+
+        Raises:
+            CacheFolderError: the folder has become one that is not safe.
+        """
+        found = artifacts.unpacked(key, data) if on_disk.KEY.fullmatch(key) else None
+        if found is None:
+            return False
+        manifest, files = found
+        here = _read(self.path, key, persistent=True)
+        if isinstance(here, str) or here.created <= manifest["created"]:
+            try:
+                _write(self.path, manifest, files)
+            except OSError as error:
+                stats.count("cache_write_failures")
+                _say_not_kept(f"the cache folder {self.path} cannot be written to: {error.strerror or error}")
+        artifacts.record(manifest, files)
+        return True
 
     def entries(self) -> Iterator[Entry]:
         """Yields every whole entry of the persistent folder, in the order of keys; no hits are counted."""
@@ -305,7 +334,14 @@ def _write_once(root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> N
 
 def _read(root: Path, key: str, *, persistent: bool) -> Entry | str:
     """Reads the entry if it is there, ours and whole; else says what is wrong. Whatever is wrong is a miss, and is written anew."""
+    found = _whole(root, key)
+    return found if isinstance(found, str) else _entry(root, found[0], persistent=persistent, used=found[2])
+
+
+def _whole(root: Path, key: str) -> tuple[Manifest, dict[str, bytes], datetime] | str:
+    """Reads the entry's manifest and payloads, and when it was last used; else says what is wrong."""
     folder = root / key
+    files: dict[str, bytes] = {}
     try:
         if not on_disk.is_ours(folder):
             return "others can write to it, or it is no folder"
@@ -314,14 +350,13 @@ def _read(root: Path, key: str, *, persistent: bool) -> Entry | str:
         if manifest is None or manifest["key"] != key:
             return f"{manifests.NAME} is not what was written" if manifest is None else "it is the entry of another key"
         for name, file in manifest["files"].items():
-            content = on_disk.read_file(folder / stored_name(name, file["sha256"]), file["bytes"])
-            if hashlib.sha256(content).hexdigest() != file["sha256"]:
+            files[name] = on_disk.read_file(folder / stored_name(name, file["sha256"]), file["bytes"])
+            if hashlib.sha256(files[name]).hexdigest() != file["sha256"]:
                 return f"{name} is not what was written"
-        used = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return manifest, files, datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
         where = f"{Path(error.filename).name}: " if isinstance(error.filename, str) else ""
         return f"{where}{error.strerror}"
-    return _entry(root, manifest, persistent=persistent, used=used)
 
 
 def _entry(root: Path, manifest: Manifest, *, persistent: bool, used: datetime | None = None) -> Entry:
@@ -338,3 +373,16 @@ def _entry(root: Path, manifest: Manifest, *, persistent: bool, used: datetime |
         persistent=persistent,
         used=used,
     )
+
+
+def _take_artifact(key: str, data: bytes) -> None:
+    """Takes an entry that PyTorch loads; what is not whole is passed over with a warning."""
+    folder = CacheFolder()
+    if not folder.take(key, data):
+        message = (
+            f"the artifact {key} is damaged, or no entry of weft's cache: it is passed over, and made anew where needed"
+        )
+        warnings.warn(message, CacheFolderWarning, stacklevel=2)
+
+
+artifacts.register(_take_artifact)

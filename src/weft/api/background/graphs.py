@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,6 +30,8 @@ from weft.errors import UnsupportedError
 _PICKLER: Any = _graph_pickler
 _MAP: Any = map_aggregate
 _BASE: Any = _PICKLER.GraphPickler
+_SLICES: Any = getattr(_PICKLER, "patch_pytree_map_over_slice", nullcontext)
+"""What PyTorch's pickler works inside; PyTorch 2.11 has no such thing."""
 _OPTIONS: Any = _PICKLER.Options(ops_filter=None)
 _CONTENT = 4096
 """Bytes up to which a tensor that the graph holds (`torch.tensor([1, 2, 3])` in the user's code) is sent with its elements."""
@@ -233,7 +236,7 @@ class Received:
 
 def packed_graph(gm: fx.GraphModule) -> bytes:
     """Write a graph. Raises an exception of any kind for what cannot be written, such as an operation of an unknown library."""
-    with io.BytesIO() as stream, _PICKLER.patch_pytree_map_over_slice():
+    with io.BytesIO() as stream, _SLICES():
         pickler = _GraphPickler(stream, _OPTIONS)
         pickler.dump((GraphForm.of(gm), pickler.token))
         return stream.getvalue()
@@ -243,7 +246,7 @@ def unpacked_graph(data: bytes) -> Received:
     """Make a graph of what `packed_graph` wrote; raises as that does."""
     shapes = ShapeEnv()
     state = _PICKLER._UnpickleState(FakeTensorMode(shape_env=shapes))  # noqa: SLF001 - no public name
-    with io.BytesIO(data) as stream, _PICKLER.patch_pytree_map_over_slice():
+    with io.BytesIO(data) as stream, _SLICES():
         form, token = _PICKLER._GraphUnpickler(stream, state).load()  # noqa: SLF001
     gm = form.made(token)
     return Received(gm, shapes, len(shapes.guards), _all_whole(form))

@@ -66,6 +66,7 @@ class Reply:
         failure: why it came to nothing; the user is told.
         said: warnings.
         counted: what was counted meanwhile, for `weft.stats()`.
+        entries: keys of the cache entries that were used or written since the last reply.
         is_last: whether the process ends now, since it has taken much memory; another one is to be started.
     """
 
@@ -79,6 +80,7 @@ class Reply:
     failure: str | None = None
     said: tuple[Said, ...] = ()
     counted: Mapping[Counter, int] = field(default_factory=dict[Counter, int])
+    entries: tuple[str, ...] = ()
     is_last: bool = False
 
 

@@ -34,7 +34,7 @@ from weft.errors import UnsupportedError, WrongKernelError
 from weft.plan import Plan, Runner, Trial, changing_sizes, faster, home
 from weft.plan.measure.measured import Choice
 from weft.plan.targets import toolchain
-from weft.run import stats
+from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
 
@@ -127,7 +127,7 @@ class Server:
 
     def answer(self, request: Request) -> Reply:
         """Reply a request; whatever fails is said in the answer."""
-        before = stats.snapshot()
+        before, used = stats.snapshot(), len(artifacts.recorded())
         failure, answer = None, Reply()
         with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -141,7 +141,7 @@ class Server:
                 failure = f"{type(error).__name__}: {error}"
         told = tuple(Said(w.category, str(w.message), w.filename, w.lineno) for w in said if _is_for_users(w))
         counted = difference(before, stats.snapshot())
-        return replace(answer, failure=failure, said=told, counted=counted)
+        return replace(answer, failure=failure, said=told, counted=counted, entries=artifacts.recorded()[used:])
 
     def _compiled(self, request: GraphRequest) -> Reply:
         for number in self._graphs.keys() - request.alive:

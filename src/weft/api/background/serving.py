@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -21,10 +22,11 @@ from weft.api.background.plans import unpacked_plan
 from weft.api.background.requests import QUEUE, Pending
 from weft.api.known import called_with
 from weft.capture import RuntimeNumber
-from weft.errors import CompilerError, WeftError
+from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
-from weft.plan import Runner, warn
+from weft.plan import Runner, may_compile, nearest, warn
 from weft.run import stats
+from weft.run.cache import CacheFolder
 
 _numbers = count()
 _alive: dict[int, weakref.ref[DeferredGraph]] = {}
@@ -118,7 +120,15 @@ class DeferredGraph:
                 steady = self._where(answer.conditions, steady)
             self.graph = b""
             self.run = self._telling(answer, steady) if answer.said or answer.failure is not None else steady
+        self._record(answer)
         return answer.failure is None
+
+    def _record(self, answer: Reply) -> None:
+        """Looks up what the other process took from the cache and put there, so that PyTorch's artifacts of this one have it."""
+        with suppress(CacheFolderError), again(self.ambience.options):  # it serves all the same
+            folder = CacheFolder()
+            for key in answer.entries:
+                folder.lookup(key, counted=False)
 
     def _found(self, answer: Reply) -> Runner:
         with again(self.ambience.options):
@@ -161,14 +171,10 @@ class DeferredGraph:
         sizes = tuple([arguments[i].numel().bit_length() for i in self.changing])
         run = self._classes.get(sizes)
         if run is None:
-            run = self._nearest(sizes)
-            if len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
+            run = nearest(self._classes, sizes) or self.eager
+            if may_compile() and len(self._classes) < _MOST_CLASSES and self._classes.setdefault(sizes, run) is run:
                 self._ask_for_class(sizes, arguments)
         return run(*arguments)
-
-    def _nearest(self, sizes: tuple[int, ...]) -> Runner:
-        known = list(self._classes)
-        return self._classes[min(known, key=lambda k: sum(abs(a - b) for a, b in zip(k, sizes, strict=True)))]
 
     def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
         request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
@@ -179,6 +185,7 @@ class DeferredGraph:
         if answer.failure is not None:
             return False
         self._classes[sizes] = self._found(answer)
+        self._record(answer)
         return True
 
 

@@ -27,6 +27,7 @@ from weft.plan.measure.clock import measure
 from weft.plan.measure.first_call import wrong_results
 from weft.plan.measure.measured import Measured
 from weft.plan.measure.spare import Spare, spare
+from weft.plan.measure.stance import may_compile, nearest
 from weft.plan.targets import toolchain
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of
@@ -54,7 +55,8 @@ class Trial:
 
     The sizes' magnitudes make the class; where no size changes from call to call, there is one. What was measured is kept in the
     cache beside the kernels: another process of this machine measures nothing, and makes the same choice; but where the measurement
-    is in doubt, it measures again, a few times.
+    is in doubt, it measures again, a few times. Where PyTorch's stance forbids compiling nothing is measured, and what was chosen
+    for the nearest class runs.
     """
 
     plan: Plan
@@ -76,6 +78,8 @@ class Trial:
             return run(*arguments)
         if capturing() or not apart(arguments, self.written):
             return self.plan.run(*arguments)
+        if not may_compile():
+            return (nearest(self.chosen, sizes) or self.plan.run)(*arguments)
         try:
             with again(self.options):
                 run = self.chosen[sizes] = self.choose(arguments)
