@@ -21,8 +21,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from weft.lab.measure import setting
 
 _SECONDS = 1800
 _NAMES = ("mlp", "attention", "bert", "llama")
@@ -255,6 +258,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
+    before = asdict(setting())
     match given.what:
         case "first":
             found = first(given.only, given.processes)
@@ -265,7 +269,7 @@ def main() -> None:
     if given.what != "first":
         sys.stdout.write(f"{json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1)}\n")
     if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps({"setting": before, **found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from weft.api.net import safe, say
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
-from weft.capture import ArgumentPlace, Captured, capture
+from weft.capture import ArgumentPlace, Captured, capture, runnable
 from weft.defects import is_defect, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
@@ -170,6 +170,7 @@ def in_pytorch(gm: torch.fx.GraphModule) -> Runner:
     Dynamo's graphs write that function when they are first called; until then `forward` is one that calls the module as a whole,
     which takes microseconds, and prints on standard error what fails.
     """
+    gm = runnable(gm)
     getattr(gm, "real_recompile", gm.recompile)()
     return gm.forward
 

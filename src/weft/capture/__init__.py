@@ -27,7 +27,7 @@ from weft.capture.captured import (
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture, refused_at_once
 from weft.capture.memory import Effect, Piece, Written, apart
-from weft.capture.nested import every_node
+from weft.capture.nested import every_node, runnable
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
@@ -60,6 +60,7 @@ __all__ = [
     "location_of",
     "refusal",
     "refused_at_once",
+    "runnable",
     "serves",
     "with_dims",
     "without_units",
