@@ -88,7 +88,7 @@ class KeptGraph:
         options, target = current(), home(arguments)
         if options.verify == "always" or options.judge == "always" or options.log == "debug":
             return None  # each process is to prove or to show it
-        if target.kind != "cpu" or refused_at_once(gm, arguments) is not None:
+        if not toolchain(target).recalls or refused_at_once(gm, arguments) is not None:
             return None
         text = graph_text(gm, arguments)
         if text is None:

@@ -173,9 +173,6 @@ class _Interpreter(Generic[V]):
         """Compute every value of `graph`; `frame` accounts for those that live in it."""
         values = dict(values)
         for number, node in enumerate(graph.nodes):
-            if not isinstance(node, Map | Buffer):
-                axes = worked_axes(node, lambda name: self.item(values, name).dims)
-                self.traffic.operations[node.name, tuple(scope[a].valid for a in axes)] += 1
             match node:
                 case Map():
                     frame.enter(number, node)
@@ -197,6 +194,9 @@ class _Interpreter(Generic[V]):
                     items = self.computed(node, values, scope)
                     values.update(items)
                     frame.made(number, node, self.bytes(items, scope))
+            if not isinstance(node, Map | Buffer):
+                axes = worked_axes(node, lambda name: self.item(values, name).dims)
+                self.traffic.operations[node.name, tuple(scope[a].valid for a in axes)] += 1
         return values
 
     def computed(self, node: BlockNode, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:

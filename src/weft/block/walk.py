@@ -13,12 +13,10 @@ from typing import get_args
 from weft.block.program import (
     BlockNode,
     BlockProgram,
-    Dot,
     Extent,
     Graph,
     Load,
     Map,
-    Pointwise,
     Store,
     exports,
     sealed,
@@ -82,22 +80,21 @@ def _names(node: BlockNode, of: Mapping[type, tuple[str, ...]]) -> tuple[str, ..
 
 
 def worked_axes(node: BlockNode, dims_of: Callable[[str], tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """List the axes that an operator's loops run over: of its result, and last one that it contracts; else of what it reads first.
+    """List the axes that an operator's loops run over: of its result, or of an operand that has more; else of both.
 
     Args:
         node: none that has a body.
         dims_of: gives the axes of an item.
     """
     match node:
-        case Pointwise(dims=dims) | Load(dims=dims):
+        case Load(dims=dims):
             return dims
-        case Dot(dims=dims, over=over):
-            return (*dims, over)
         case Store(value=item):
             return dims_of(item)
         case _:
-            first = next(iter(operands(node)), None)
-            return () if first is None else dims_of(first)
+            every = [dims_of(name) for name in (*results(node), *operands(node))]
+            axes = tuple(dict.fromkeys(axis for dims in every for axis in dims))
+            return next((dims for dims in every if len(dims) == len(axes)), axes)
 
 
 def stored(node: BlockNode) -> tuple[str, ...]:

@@ -28,15 +28,15 @@ from weft.block.program import (
 )
 from weft.block.scope import Scope, Types
 from weft.block.subscripts import Subscript
-from weft.block.walk import copied, operands, results
+from weft.block.walk import copied, operands, results, worked_axes
 from weft.cost.load_places import decided_by
 from weft.tensor import optable
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import applied
 
-# Of an element of what is neither elementwise work nor a reduction: it is compared with those before, and moved with its place.
-_SORTING = 16.0
+# Of an element and a rank: a key is compared, and moved with its place.
+_SORTING = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class _Walk:
                 case Dot():
                     self.found[node.name] = _product(node, values)
                 case _ if copied(node) is None and operands(node):
-                    dims = values[operands(node)[0]].dims
-                    self.found[node.name] = ElementLoop(_SORTING, (0,) * len(dims), None, along=False)
+                    axes = worked_axes(node, lambda name: types[name].dims)
+                    self.found[node.name] = ElementLoop(_SORTING, (0,) * len(axes), None, along=False)
                 case _:
                     pass
             same = None if isinstance(node, Map | Load | Store | Stage) else copied(node)

@@ -20,20 +20,18 @@ from weft.block.program import (
     BlockProgram,
     BlockType,
     Buffer,
-    Collapse,
     Dot,
     Final,
     Graph,
     Load,
     Map,
     Pointwise,
-    Rank,
     Store,
 )
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
 from weft.block.size import value
-from weft.block.walk import copied, maps, results, worked_axes
+from weft.block.walk import copied, maps, operands, results, worked_axes
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -290,11 +288,11 @@ class _Walk:
                 operand = max(types[left].dtype, types[right].dtype, key=lambda d: d.bytes)
                 self.flops[name] += work
                 self.matrix_flops[operand] += work
-            case Collapse(name, _, arg) | Rank(name, _, arg):
-                self.flops[name] += times * elements(types[arg].dims, steps)
-            case _:
-                same = copied(node)
-                self.copied[node.name] += 0 if same is None else times * _bytes(types[same], steps)
+            case _ if (same := copied(node)) is not None:
+                self.copied[node.name] += times * _bytes(types[same], steps)
+            case _:  # a reduction, or an order
+                for first in operands(node)[:1]:
+                    self.flops[node.name] += times * elements(types[first].dims, steps)
 
     def loop(
         self, node: Map, types: Types, scope: Scope, steps: Steps, times: int, initial: frozenset[str]

@@ -137,6 +137,7 @@ class Toolchain(ABC):
         may_refuse: kernels may refuse a call when they run (a size, a driver, memory), which PyTorch then runs.
         crosses: kernels can be made on a machine that does not have the target.
         times: more schedules (`Ways.many`) are found, and timed where the target is here.
+        recalls: kernels that were built before are had by their keys (`recalled`), so that plans of whole graphs can be kept.
         library_share: PyTorch's library is tried for matmuls where kernels take more than this share of eager's time.
     """
 
@@ -151,6 +152,7 @@ class Toolchain(ABC):
     any_order: ClassVar[bool] = False
     may_refuse: ClassVar[bool] = False
     times: ClassVar[bool] = False
+    recalls: ClassVar[bool] = False
     crosses: ClassVar[bool] = False
     library_share: ClassVar[float] = 0.95
 

@@ -64,6 +64,7 @@ class Cpp(Toolchain):
     """C++ kernels for the CPU that weft runs on."""
 
     kinds = ("cpu",)
+    recalls = True
 
     def environment(self) -> dict[str, str]:
         return environment_parts()
