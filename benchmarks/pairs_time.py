@@ -71,7 +71,7 @@ class PairSession:
 
     @cached_property
     def workload(self) -> Workload:
-        """What is computed."""
+        """Return what is computed."""
         return workloads(self.archive.target)[self.archive.about["workload"]]
 
     @property
@@ -86,7 +86,7 @@ class PairSession:
 
     @cached_property
     def inputs(self) -> dict[str, torch.Tensor]:
-        """What launches read of them, by name."""
+        """Make what launches read of them, by name."""
         views = ((e, self.operands[e.operand]) for e in self.archive.inputs)
         return {e.name: torch.as_strided(own, e.shape, e.strides, e.offset).contiguous() for e, own in views}
 
@@ -104,7 +104,7 @@ class PairSession:
 
     @cached_property
     def timer(self) -> GraphTimer:
-        """What times on a GPU."""
+        """Make what times on a GPU."""
         return GraphTimer(cache_filler(torch.device("cuda", _CUDA.current_device())))
 
     def run(
@@ -166,7 +166,7 @@ class PairSession:
 
     @cached_property
     def standard(self) -> Callable[[], Any]:
-        """What is timed beside all pairs: the likeliest that weft itself would consider."""
+        """Make what is timed beside all pairs: the likeliest that weft itself would consider."""
         chosen = self.space.all(0, 0)[0].candidate
         calls = [(launch, made.launch) for launch, made in self.compiled(chosen)]
         return partial(self.run, calls, chosen.applied.graph.outputs)

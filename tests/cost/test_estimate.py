@@ -30,7 +30,6 @@ MATMUL = Traffic(
     starts={},
     flops={"dot": 10**9, "relu": 10**6},
     matrix_flops={DType.float32: 10**9},
-    copied={},
     lists={"x": 1_000_000, "w": 40_000, "out": 1_000_000},
     shared=frozenset({"x", "w", "out"}),
     iterations=8,

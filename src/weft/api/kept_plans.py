@@ -19,7 +19,7 @@ from torch import fx
 from weft.api.background.plans import held_by
 from weft.api.graph_text import graph_text
 from weft.api.held import bytes_of, tensor_of
-from weft.api.save import FORMS, SavedKernel
+from weft.api.save import FORMS, SavedKernel, kernel_of
 from weft.capture import Captured, refused_at_once
 from weft.options import current
 from weft.plan import Kernel, Plan, Runner, home, measured_before, size_class
@@ -171,18 +171,7 @@ class KeptGraph:
         built = toolchain(self.target).recalled(saved.key)
         if built is None:
             raise LookupError(f"the kernel {saved.key} is not in the cache")
-        return Kernel(
-            saved.block_program,
-            saved.schedule,
-            lambda: saved.cost,
-            saved.verdict,
-            saved.reads,
-            saved.writes,
-            built.made,
-            built.made.launch,
-            self.target,
-            judged=saved.judged,
-        )
+        return kernel_of(saved, built, self.target)
 
 
 def _written(tensor: torch.Tensor) -> TensorText:

@@ -47,6 +47,7 @@ from weft.plan.execute.plan import running
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.sizes import SizeSource
 from weft.plan.targets import toolchain
+from weft.plan.targets.base import Built
 from weft.plan.targets.packed import FORMS as CHOICES
 from weft.plan.targets.packed import PackedAs, name_of, packed, unpacked
 from weft.run.key import source_hash
@@ -218,7 +219,11 @@ def saved_kernel(kernel: Kernel, put: Callable[[bytes], str]) -> SavedKernel:
 
 def restored_kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target) -> Kernel:
     """Restore the kernel that `saved` is the data of, its binaries among `files` by name."""
-    built = toolchain(target).restored(saved, files)
+    return kernel_of(saved, toolchain(target).restored(saved, files), target)
+
+
+def kernel_of(saved: SavedKernel, built: Built, target: Target) -> Kernel:
+    """Make the kernel that `saved` describes, of what was built of it."""
     return Kernel(
         saved.block_program,
         saved.schedule,

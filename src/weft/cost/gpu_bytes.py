@@ -95,7 +95,7 @@ class _Loaded:
         return dict(self.item.at)
 
     def again(self, inside: int = 0) -> float:
-        """How often it loads the same in loops of its path from number `inside` on."""
+        """Count how often it loads the same in loops of its path from number `inside` on."""
         axes = self.axes
         return prod(_count(loop) for loop in self.path[inside:] if loop.axis is not None and loop.axis not in axes)
 

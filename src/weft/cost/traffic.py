@@ -58,7 +58,6 @@ class Traffic:
             a Dot, one for each scalar operation and element of a Pointwise, one for each element
             that a Collapse or a Rank reads.
         matrix_flops: those of Dots, by the wider type of the two operands.
-        copied: bytes that each Stage and Fill copies, by its name.
         lists: bytes of the whole of each edge, each element once.
         shared: the edges that lie in global memory: inputs, outputs and lists between kernels. All
             others are local to one iteration of a grid.
@@ -72,14 +71,13 @@ class Traffic:
     starts: Counts
     flops: Counts
     matrix_flops: Mapping[DType, int]
-    copied: Counts
     lists: Counts
     shared: frozenset[str]
     iterations: int
 
     @property
     def times(self) -> Counter[str]:
-        """How often each node works, by its name."""
+        """Counts how often each node works, by its name."""
         found: Counter[str] = Counter()
         for (name, _), times in self.operations.items():
             found[name] += times
@@ -114,7 +112,6 @@ def traffic(program: BlockProgram, sizes: Mapping[str, int]) -> Traffic:
         starts=_summed(p.starts for p in parts),
         flops=_summed(p.flops for p in parts),
         matrix_flops=_summed(p.matrix_flops for p in parts),
-        copied=_summed(p.copied for p in parts),
         lists={name: size for p in parts for name, size in p.lists.items()},
         shared=frozenset(name for name, _ in program.inputs).union(program.graph.outputs, *(p.shared for p in parts)),
         iterations=sum(p.iterations for p in parts),
@@ -210,7 +207,6 @@ class _Walk:
     starts: Counter[str] = field(default_factory=Counter[str])
     flops: Counter[str] = field(default_factory=Counter[str])
     matrix_flops: Counter[DType] = field(default_factory=Counter[DType])
-    copied: Counter[str] = field(default_factory=Counter[str])
     iterations: int = 0
     memory: LiveBytes = field(default_factory=LiveBytes)
     local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
@@ -226,7 +222,6 @@ class _Walk:
             starts=+self.starts,
             flops=+self.flops,
             matrix_flops=+self.matrix_flops,
-            copied=+self.copied,
             lists={name: lists[name] for name in (*loaded, *stored)},
             shared=shared & frozenset((*loaded, *stored)),
             iterations=max(1, self.iterations),
@@ -288,11 +283,11 @@ class _Walk:
                 operand = max(types[left].dtype, types[right].dtype, key=lambda d: d.bytes)
                 self.flops[name] += work
                 self.matrix_flops[operand] += work
-            case _ if (same := copied(node)) is not None:
-                self.copied[node.name] += times * _bytes(types[same], steps)
-            case _:  # a reduction, or an order
+            case _ if copied(node) is None:  # a reduction, or an order
                 for first in operands(node)[:1]:
                     self.flops[node.name] += times * elements(types[first].dims, steps)
+            case _:
+                pass
 
     def loop(
         self, node: Map, types: Types, scope: Scope, steps: Steps, times: int, initial: frozenset[str]

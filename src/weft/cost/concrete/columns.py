@@ -262,7 +262,7 @@ class ColumnWriter:
 
     @property
     def rows_in_shared(self) -> VariableKind:
-        """What rows are on their way to a unit, or from it."""
+        """Say what rows are on their way to a unit, or from it."""
         return VariableKind(OnChip.shared, Arrangement.rows, self.computed)
 
     def operand(

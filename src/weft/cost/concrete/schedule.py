@@ -40,7 +40,7 @@ class ConcreteSchedule:
 
     @property
     def group_name(self) -> str:
-        """What a thread group is called."""
+        """Say what a thread group is called."""
         size, warp = self.blocks.group, self.chip.warp
         return {warp: "warp", 4 * warp: "warpgroup"}.get(size, f"group of {size} threads")
 
