@@ -137,3 +137,5 @@ def _fresh_state() -> Iterator[None]:
             getattr(sys.modules[module], said).clear()
     if "weft.api.known" in sys.modules:
         sys.modules["weft.api.known"]._known.clear()
+    if "torch.compiler._cache" in sys.modules:  # else a test that saves artifacts saves those of all before it
+        sys.modules["torch.compiler._cache"].CacheArtifactManager.clear()
