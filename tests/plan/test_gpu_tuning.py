@@ -17,7 +17,7 @@ import torch
 import weft
 from testkit.block import programs
 from weft.errors import UnsupportedError
-from weft.plan.choose.select import select
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
@@ -33,7 +33,7 @@ H200 = Target("cuda", "90")
 @functools.cache
 def candidates() -> Selection:
     program = programs.linear_relu(DType.bfloat16)
-    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    return looked_at_closely(select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)))
 
 
 def searching(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
@@ -292,7 +292,7 @@ def test_two_binaries_where_nothing_is_multiplied(
     )
     program = rows.plans[0].regions[0].program
     sizes = dict(zip((s.name for s in program.spaces()), (64, 4096), strict=True))
-    own = select(program, Example(sizes, {}, 1, H200))
+    own = looked_at_closely(select(program, Example(sizes, {}, 1, H200)))
     timed: list[Candidate] = []
     tune_it(monkeypatch, own, tmp_path, timing(lambda _: 1e-6, timed))
     assert 1 <= tune._binaries(timed) <= 2

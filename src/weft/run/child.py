@@ -37,13 +37,9 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
     Raises:
         OSError: there is no child to be had: too many processes, or too little memory.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # this process may have threads: the child waits for none of them
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
-        _be_the_child(work)
+        be_the_child(work)
     latest, ended = time.monotonic() + seconds, False
     try:
         meanwhile()
@@ -60,7 +56,15 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
     return None if code == 0 else "the call failed" if code == _EXCEPTION else f"it ended with status {code}"
 
 
-def _be_the_child(work: Callable[[], object]) -> None:
+def fork() -> int:
+    """Forks this process, as `os.fork` does."""
+    with warnings.catch_warnings():
+        # This process may have threads: the child waits for none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def be_the_child(work: Callable[[], object]) -> None:
     """Runs `work` and ends without returning: what this process would do when it ends is the parent's to do."""
     code = _EXCEPTION
     try:

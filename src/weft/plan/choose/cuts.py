@@ -64,8 +64,12 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
-    def settled(self, region: Region) -> None:
-        """Hears that the graph is cut into `region` and others, while these are still looked for."""
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        """Hears of regions most of which will be asked for; returns whether selections for them were made at once."""
+        ...
+
+    def settled(self, regions: Sequence[Region]) -> None:
+        """Hears that the graph is cut into `regions`, and others that may still be looked for."""
         ...
 
     def least(self, region: Region) -> float:
@@ -176,15 +180,25 @@ class _Chain:
         self.paying: set[tuple[int, ...]] = set()
 
     def best(self) -> tuple[Task, ...]:
-        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found."""
+        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found, but where
+        all of them are found at once.
+        """
+        links, prices = list(self._links()), self.cuts.prices
+        at_once = prices.foreseen(list(self._thinkable(links)))
         found: list[Task] = []
-        for first, end in self._links():
-            stages = self._best_between(first, end)
-            for stage in stages:
-                if isinstance(stage, Region):
-                    self.cuts.prices.settled(stage)
+        for batch in (links,) if at_once else ([link] for link in links):
+            stages = [stage for first, end in batch for stage in self._best_between(first, end)]
+            prices.settled([stage for stage in stages if isinstance(stage, Region)])
             found += stages
         return tuple(found)
+
+    def _thinkable(self, links: Sequence[tuple[int, int]]) -> Iterator[Region]:
+        """Yields the regions that the first round of each link may ask for, each once."""
+        parts = (own for first, end in links for ways in self._intervals(first, end).values() for own in ways)
+        for own in dict.fromkeys(parts):
+            stage = self._stage(own)
+            if isinstance(stage, Region):
+                yield stage
 
     def _links(self) -> Iterator[tuple[int, int]]:
         """Yields the links of the chain, (first, end): parts that no interval joins, as calls into PyTorch part them."""

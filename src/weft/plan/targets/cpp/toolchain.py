@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
 from weft.phases import phase
-from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
+from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain, launch_specs
 from weft.plan.targets.bench import Bench
+from weft.plan.targets.candidates import Selection
 from weft.plan.targets.interface import signature
 from weft.run.build import Binary, KernelSource, build, recalled, restored, start
 from weft.run.cache import Json
@@ -72,8 +73,11 @@ class Cpp(Toolchain):
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         return Built(build(self._parts(spec), functools.partial(_emitted, spec, meta)))
 
-    def start(self, spec: LaunchSpec, meta: Meta) -> object:
-        return start(self._parts(spec), functools.partial(_emitted, spec, meta))
+    def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:
+        del device
+        chosen = selection.chosen
+        for spec in launch_specs(selection.program, chosen.applied, chosen.schedule, selection.example):
+            yield start(self._parts(spec), functools.partial(_emitted, spec, meta))
 
     def recalled(self, key: str) -> Built | None:
         found = recalled(key)

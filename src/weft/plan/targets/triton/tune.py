@@ -28,10 +28,11 @@ from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
 from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
-from weft.run.cache import Json
+from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone_on
-from weft.run.gpu.assemble import side_by_side
+from weft.run.gpu.assemble import begun, side_by_side
 from weft.run.gpu.build import gpu_parts
+from weft.run.key import cache_key
 from weft.schedule import kernels
 from weft.tensor.program import TensorProgram
 
@@ -105,18 +106,12 @@ def tuned(
     """
     if not kernels(selection.chosen.applied):  # what it gives is what it was given
         return replace(selection, others=())
-    options = current()
-    effort = "none" if device is None or capturing() else options.effort
-    if device is None or effort == "none":
+    if device is None or not _times(device):
         return _first_that_compiles(selection, anew)
-    plain, brought = unplaced(selection.program)
     example = selection.example
-    tuning = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
-    tuning |= {"judged": str(options.judge != "off")}
-    parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
-    cut_short = parts | {"tune seconds": str(options.tune_seconds)}
+    parts, cut_short, brought = _keys(selection, device)
     known = recalled(parts, Candidate, brought)
-    if known is None and options.tune_seconds is not None:
+    if known is None and current().tune_seconds is not None:
         known = recalled(cut_short, Candidate, brought)
     considered = None if known is None else _considered(known[1])
     if known is not None and considered is not None:
@@ -139,6 +134,40 @@ def tuned(
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
 
 
+def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
+    """Begins to compile what `tuned` will ask for first: the first round, where there is one and nothing is kept of an earlier
+    one; else the likeliest candidate. What is yielded says when a kernel is done.
+    """
+    tried = (selection.chosen, *(selection.others or ()))
+    if device is not None and _times(device):
+        parts, cut_short, _ = _keys(selection, device)
+        folder = CacheFolder()
+        if any(folder.lookup(cache_key(each), counted=False) is not None for each in (parts, cut_short)):
+            return
+        tried = _first_round(tried)
+    for candidate in tried if len(tried) > 1 else tried[:1]:
+        for each in built(selection.program, candidate, selection.example):
+            yield begun(partial(each.assembled, _COMPILING))
+
+
+def _times(device: torch.device) -> bool:
+    """Tells whether candidates are timed on `device`: not while a graph is captured there."""
+    del device
+    return current().effort != "none" and not capturing()
+
+
+def _keys(selection: Selection, device: torch.device) -> tuple[dict[str, str], dict[str, str], tuple[Any, ...]]:
+    """Returns the parts of the keys under which the fastest candidate is kept, of a whole tuning and of one that was cut short,
+    and what a reader of the entry brings.
+    """
+    options, example = current(), selection.example
+    plain, brought = unplaced(selection.program)
+    tuning = {"tuned": options.effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
+    tuning |= {"judged": str(options.judge != "off")}
+    parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
+    return parts, parts | {"tune seconds": str(options.tune_seconds)}, brought
+
+
 def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
     """Returns `selection` with all that a tuner may try, found anew where it was not kept."""
     return selection if selection.others is not None or anew is None else anew()
@@ -146,6 +175,8 @@ def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> 
 
 def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
     """Returns `selection` with the likeliest candidate that has kernels."""
+    if not selection.close:
+        selection = _with_others(selection, anew)
     failed: list[Considered] = []
     failure: WeftError | None = None
     for candidate in _likeliest(selection, anew):
@@ -228,8 +259,7 @@ def _fastest(
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
     rounds = Rounds(selection.program, selection.example, device)
-    search = SEARCHES[current().effort, _multiplies(tried[0])]
-    first = _within(_each_once(tried, search.programs), search.binaries)
+    search, first = _search(tried), _first_round(tried)
     following = _each_once(tried, 2 * search.programs)[len(first) :]
     done = list(first)
     try:
@@ -253,6 +283,16 @@ def _fastest(
         more += others[: search.variants]
     rounds.run(_within(more, search.binaries - _binaries(done), surely=False))
     return [candidate for candidate, _ in rounds.times], rounds.said, not rounds.cut_short
+
+
+def _search(tried: Sequence[Candidate]) -> SearchSize:
+    return SEARCHES[current().effort, _multiplies(tried[0])]
+
+
+def _first_round(tried: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Returns the candidates that are compiled and timed first."""
+    search = _search(tried)
+    return _within(_each_once(tried, search.programs), search.binaries)
 
 
 def _multiplies(candidate: Candidate) -> bool:
