@@ -36,7 +36,7 @@ def test_what_fails_or_dies_takes_nothing_else_along() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    found = spread([lambda: 1, fails, dies, lambda: threading.Lock(), lambda: 5], 2, 60.0)
+    found = spread([lambda: 1, fails, dies, threading.Lock, lambda: 5], 2, 60.0)
     assert found == [1, None, None, None, 5]  # a lock cannot be pickled
 
 
