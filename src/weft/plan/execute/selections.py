@@ -21,6 +21,7 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Example, Refusal, Selection
 from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
+from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
 from weft.run.spread import processors, spread
 from weft.tensor.forms import Form, Forms
@@ -56,7 +57,7 @@ class Prepared:
 
 # Children that choose side by side: with fewer the pieces of a graph are chosen one by one, in the order in which they are needed,
 # and compilers have the other processors. Each holds some 100 MB of its own.
-_FEWEST_WORKERS, _MOST_WORKERS = 3, 8
+_FEWEST_WORKERS, _MOST_WORKERS = 3, 15
 # A selection takes a second at most; where a child does not come back, this process chooses by itself.
 _SPREAD_SECONDS = 60.0
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
@@ -146,13 +147,13 @@ def keep_for(prepared: Prepared, selection: Selection) -> None:
 
 def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[Selection]:
     """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found."""
-    waiting = [number for number, (_, selection) in enumerate(settled) if not selection.close]
+    waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
     tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
     at_once = len(tasks) > 1 and are_side_by_side()
     seen = spread(tasks, _workers(), _SPREAD_SECONDS) if at_once else [None] * len(tasks)
     found = dict(zip(waiting, seen, strict=True))
     for number, (prepared, selection) in enumerate(settled):
-        yield selection if selection.close else _closely(prepared, selection, found[number])
+        yield selection if selection.close else _closely(prepared, selection, found.get(number))
 
 
 def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:
@@ -201,14 +202,13 @@ def _kept(parts: Mapping[str, str], prepared: Prepared, brought: Sequence[Any]) 
 
 
 def _selected_now(key: _Key, program: TensorProgram, example: Example) -> Selection | Refusal:
-    """Chooses for `program` now, and keeps the choice for other processes, unless it is to be looked at more closely."""
+    """Chooses for `program` now, and keeps the choice for other processes."""
     with uncollected():
         try:
             found = select(program, example)
         except (UnsupportedError, ScheduleError) as error:
             found = Refusal.of(error)
-        if isinstance(found, Refusal) or found.close:
-            keep(key.parts, found if isinstance(found, Refusal) else _to_keep(found), key.brought)
+        keep(key.parts, found if isinstance(found, Refusal) else _to_keep(found), key.brought)
     return found
 
 
@@ -225,19 +225,32 @@ def select_side_by_side(regions: Sequence[Prepared]) -> None:
     """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left."""
     keys = [_key_of(each) for each in regions]
     new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
-    tasks = [functools.partial(_selected_alone, *each) for each in new]
+    # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
+    closely = len(new) <= _workers()
+    tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
     for (_, key), found in zip(new, spread(tasks, _workers(), _SPREAD_SECONDS), strict=True):
         if found is not None:
-            _remember(key.remembered, found)
+            selection, close = found
+            if isinstance(selection, Selection) and close is not None:
+                selection = replace(selection, look_closely=lambda close=close: close)
+            _remember(key.remembered, selection)
+            CacheFolder().lookup(cache_key(key.parts), counted=False)  # what a child keeps, this process has used
 
 
-def _selected_alone(prepared: Prepared, key: _Key) -> Selection | Refusal:
-    """Chooses for a region in a child of its own; raises where the parent must do it, since it has something to say."""
+def _selected_alone(prepared: Prepared, key: _Key, *, closely: bool) -> tuple[Selection | Refusal, Selection | None]:
+    """Chooses for a region in a child of its own; raises where the parent must do it, since it has something to say.
+
+    Returns:
+        the choice, and where it is wanted and can be had, what is found when more schedules are looked at.
+    """
+    close: Selection | None = None
     with noticed() as defects:
         found = _selected_now(key, prepared.program, prepared.example)
+        if closely and isinstance(found, Selection) and not found.close:
+            close = looked_at_closely(found)
     if defects:
         raise defects[0]
-    return found if isinstance(found, Refusal) else replace(found, look_closely=None)
+    return found if isinstance(found, Refusal) else replace(found, look_closely=None), close
 
 
 def _closely_alone(selection: Selection) -> Selection:
