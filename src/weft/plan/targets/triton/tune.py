@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,7 +97,8 @@ def tuned(
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
         refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
-            kept: whoever builds it finds that out again, without a tuning. Nothing is asked where nothing is timed.
+            kept: whoever builds it finds that out again, without a tuning. With compile="first" it is asked of the likeliest ones,
+            where no tuning is known. Nothing is asked else where nothing is timed.
         anew: selects again where the candidates beside the chosen one were not kept; without it they are not tried.
 
     Raises:
@@ -115,17 +116,11 @@ def tuned(
     tuning |= {"judged": str(options.judge != "off")}
     parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
     cut_short = parts | {"tune seconds": str(options.tune_seconds)}
-    known = recalled(parts, Candidate, brought)
-    if known is None and options.tune_seconds is not None:
-        known = recalled(cut_short, Candidate, brought)
-    considered = None if known is None else _considered(known[1])
-    if known is not None and considered is not None:
-        # At these sizes, not at those of then.
-        cost = total(
-            estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost)
-        )
-        chosen = replace(known[0], cost=cost)
-        return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    kept = _tuned_before(selection, (parts,) if options.tune_seconds is None else (parts, cut_short), brought)
+    if kept is not None:
+        return kept
+    if options.compile == "first":
+        return _first_that_compiles(selection, anew, refused)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
@@ -133,10 +128,27 @@ def tuned(
     ranked, said, whole = _fastest(tried, selection, device)
     if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
-    best, said = _first_right(ranked, said, refused)
+    best, reasons = _first_right(ranked, refused)
+    best = best or ranked[0]
+    said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
+
+
+def _tuned_before(
+    selection: Selection, places: Sequence[Mapping[str, str]], brought: Sequence[Any]
+) -> Selection | None:
+    """Returns `selection` with what a tuning chose that was kept in the first of these places that has one; None where none has."""
+    example = selection.example
+    known = next((found for parts in places if (found := recalled(parts, Candidate, brought)) is not None), None)
+    considered = None if known is None else _considered(known[1])
+    if known is None or considered is None:
+        return None
+    # At these sizes, not at those of then.
+    cost = total(estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost))
+    chosen = replace(known[0], cost=cost)
+    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
 
 
 def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
@@ -144,21 +156,32 @@ def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> 
     return selection if selection.others is not None or anew is None else anew()
 
 
-def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
-    """Returns `selection` with the likeliest candidate that has kernels."""
-    failed: list[Considered] = []
-    failure: WeftError | None = None
+def _first_that_compiles(
+    selection: Selection, anew: Callable[[], Selection] | None, refused: Refused = lambda _: None
+) -> Selection:
+    """Returns `selection` with the likeliest candidate that has kernels and is not `refused`; where a few are, with the first of
+    these.
+    """
+    failed: list[tuple[Candidate, WeftError]] = []
+    chosen, reasons = _first_right(_compiling(selection, anew, failed), refused)
+    if chosen is None:
+        raise failed[0][1]
+    reasons = {each.name: error.what for each, error in failed} | reasons
+    considered = (Considered(name, None, reason) for name, reason in reasons.items())
+    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+
+
+def _compiling(
+    selection: Selection, anew: Callable[[], Selection] | None, failed: list[tuple[Candidate, WeftError]]
+) -> Iterator[Candidate]:
+    """Yields the candidates that have kernels, the likeliest first; the others are added to `failed`."""
     for candidate in _likeliest(selection, anew):
         try:
             _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
-            failure = failure or error
-            failed.append(Considered(candidate.name, None, error.what))
-            continue
-        considered = (*selection.considered, *failed)
-        return replace(selection, chosen=candidate, others=(), considered=considered)
-    assert failure is not None
-    raise failure
+            failed.append((candidate, error))
+        else:
+            yield candidate
 
 
 def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> Iterator[Candidate]:
@@ -167,27 +190,25 @@ def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> It
     yield from _with_others(selection, anew).others or ()
 
 
-def _first_right(
-    ranked: Sequence[Candidate], said: Sequence[Considered], refused: Refused
-) -> tuple[Candidate, list[Considered]]:
-    """Chooses the fastest candidate that may run, the fastest of all where none of a few may; and says why faster ones may not."""
+def _first_right(ranked: Iterable[Candidate], refused: Refused) -> tuple[Candidate | None, dict[str, str]]:
+    """Chooses the first candidate that may run, the first of all where none of a few may, None where there is none; and says why
+    those before it may not, by name.
+    """
     reasons: dict[str, str] = {}
     wrong: list[Candidate] = []
-    chosen = ranked[0]
     for candidate in ranked:
         staged = candidate.schedule.stages > 1
         if any(each.applied is candidate.applied and (each.schedule.stages > 1) == staged for each in wrong):
             reasons[candidate.name] = "not judged: the same program with other warps or stages was found wrong"
             continue
-        if len(wrong) == _JUDGED:
-            break
         reason = refused(candidate)
         if reason is None:
-            chosen = candidate
-            break
+            return candidate, reasons
         wrong.append(candidate)
         reasons[candidate.name] = reason
-    return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
+        if len(wrong) == _JUDGED:
+            break
+    return (wrong[0] if wrong else None), reasons
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
