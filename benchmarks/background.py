@@ -7,10 +7,11 @@
 `first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
 tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
 one after the other while the other process compiles, or times what was compiled first, beside that of the same calls before it
-began (the modes called busy); `full speed` is the time until `weft.ready` returns, in the other modes without any such call.
-`stream`: calls of random lengths and batches on a process that has served two; of each call the time is compared with eager's on
-the same operands, and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with
-eager's, and the memory of both processes is sampled.
+began (the modes called busy); `full speed` is the time until `weft.ready` returns, in the other modes without any such call. Where
+other work keeps the machine busy, seconds of processor time, of both processes and their compilers, say more. `stream`: calls of
+random lengths and batches on a process that has served two; of each call the time is compared with eager's on the same operands,
+and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with eager's, and the
+memory of both processes is sampled.
 """
 
 from __future__ import annotations
@@ -73,6 +74,15 @@ def timed(call):
     return time.perf_counter() - begin
 
 
+def used(pid):
+    # Seconds of processor time of a process and of those that it has waited for.
+    try:
+        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident(pid):
     try:
         return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 / 2**20
@@ -85,7 +95,7 @@ function, inputs = found(name)
 for _ in range(3):
     function(*inputs)
 figures = {"eager call": min(timed(lambda: function(*inputs)) for _ in range(20))}
-begin = time.perf_counter()
+begin, before = time.perf_counter(), used(os.getpid())
 if mode == "eager":
     compiled = torch.compile(function, backend="eager")
 elif mode == "blocking":
@@ -94,6 +104,7 @@ else:
     compiled = weft.compile(function, compile=mode.removesuffix(", busy"))
 compiled(*inputs)
 figures["first"] = time.perf_counter() - begin
+figures["first, processor"] = used(os.getpid()) - before
 if mode.endswith("busy"):
     calls = []
     while weft.stats().in_progress:
@@ -102,7 +113,9 @@ if mode.endswith("busy"):
     figures |= {"median meanwhile": calls[len(calls) // 2], "worst meanwhile": calls[-1], "99th": calls[-len(calls) // 100]}
 weft.ready(compiled)
 if mode != "eager":
+    from weft.api.background.requests import QUEUE
     figures["full"] = time.perf_counter() - begin
+    figures["full, processor"] = used(os.getpid()) - before + (used(QUEUE.process.number) if QUEUE.process else 0.0)
 figures["call"] = min(timed(lambda: compiled(*inputs)) for _ in range(20))
 figures["failed"] = weft.stats().failed
 print(json.dumps(figures))
@@ -251,7 +264,9 @@ def _beside(mode: str, medians: dict[str, dict[str, float]]) -> dict[str, float]
     found = {
         "first result": own["first"],
         "first result / backend eager's": own["first"] / medians["eager"]["first"],
+        "first result, processor": own["first, processor"],
         "full speed": own["full"],
+        "full speed, processor": own["full, processor"],
         "full speed / blocking": own["full"] / medians["blocking"]["full"],
         "call / eager": own["call"] / own["eager call"],
     }
