@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,20 +18,18 @@ import torch
 
 from weft.block.program import Dot
 from weft.block.walk import every
-from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import current
 from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
-from weft.plan.targets.kept import keep, parts_of, recalled
-from weft.plan.targets.packed import unplaced
-from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
+from weft.plan.targets.kept import keep
+from weft.plan.targets.triton.build import Printed, built, launched
+from weft.plan.targets.triton.kept_tuning import keys, tuned_before
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import begun, side_by_side
-from weft.run.gpu.build import gpu_parts
 from weft.run.key import cache_key
 from weft.schedule import kernels
 from weft.tensor.program import TensorProgram
@@ -98,7 +96,8 @@ def tuned(
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
         refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
-            kept: whoever builds it finds that out again, without a tuning. Nothing is asked where nothing is timed.
+            kept: whoever builds it finds that out again, without a tuning. With compile="first" it is asked of the likeliest ones,
+            where no tuning is known. Nothing is asked else where nothing is timed.
         anew: selects again where the candidates beside the chosen one were not kept; without it they are not tried.
 
     Raises:
@@ -106,21 +105,14 @@ def tuned(
     """
     if not kernels(selection.chosen.applied):  # what it gives is what it was given
         return replace(selection, others=())
-    if device is None or not _times(device):
+    if device is None or not _times():
         return _first_that_compiles(selection, anew)
-    example = selection.example
-    parts, cut_short, brought = _keys(selection, device)
-    known = recalled(parts, Candidate, brought)
-    if known is None and current().tune_seconds is not None:
-        known = recalled(cut_short, Candidate, brought)
-    considered = None if known is None else _considered(known[1])
-    if known is not None and considered is not None:
-        # At these sizes, not at those of then.
-        cost = total(
-            estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost)
-        )
-        chosen = replace(known[0], cost=cost)
-        return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    parts, cut_short, brought = keys(selection, device)
+    kept = tuned_before(selection, (parts,) if current().tune_seconds is None else (parts, cut_short), brought)
+    if kept is not None:
+        return kept
+    if current().compile == "first":
+        return _first_that_compiles(selection, anew, refused)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
@@ -128,7 +120,9 @@ def tuned(
     ranked, said, whole = _fastest(tried, selection, device)
     if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
-    best, said = _first_right(ranked, said, refused)
+    best, reasons = _first_right(ranked, refused)
+    best = best or ranked[0]
+    said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
@@ -139,33 +133,22 @@ def started(selection: Selection, device: torch.device | None) -> Iterator[objec
     one; else the likeliest candidate. What is yielded says when a kernel is done.
     """
     tried = (selection.chosen, *(selection.others or ()))
-    if device is not None and _times(device):
-        parts, cut_short, _ = _keys(selection, device)
+    if device is not None and _times():
+        parts, cut_short, _ = keys(selection, device)
         folder = CacheFolder()
         if any(folder.lookup(cache_key(each), counted=False) is not None for each in (parts, cut_short)):
             return
-        tried = _first_round(tried)
-    for candidate in tried if len(tried) > 1 else tried[:1]:
+        tried = tried[:1] if current().compile == "first" else _first_round(tried)
+    else:
+        tried = tried[:1]
+    for candidate in tried:
         for each in built(selection.program, candidate, selection.example):
             yield begun(partial(each.assembled, _COMPILING))
 
 
-def _times(device: torch.device) -> bool:
-    """Tells whether candidates are timed on `device`: not while a graph is captured there."""
-    del device
+def _times() -> bool:
+    """Tells whether candidates are timed on a GPU that is here: not while a graph is captured there."""
     return current().effort != "none" and not capturing()
-
-
-def _keys(selection: Selection, device: torch.device) -> tuple[dict[str, str], dict[str, str], tuple[Any, ...]]:
-    """Returns the parts of the keys under which the fastest candidate is kept, of a whole tuning and of one that was cut short,
-    and what a reader of the entry brings.
-    """
-    options, example = current(), selection.example
-    plain, brought = unplaced(selection.program)
-    tuning = {"tuned": options.effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
-    tuning |= {"judged": str(options.judge != "off")}
-    parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
-    return parts, parts | {"tune seconds": str(options.tune_seconds)}, brought
 
 
 def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
@@ -173,23 +156,34 @@ def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> 
     return selection if selection.others is not None or anew is None else anew()
 
 
-def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
-    """Returns `selection` with the likeliest candidate that has kernels."""
+def _first_that_compiles(
+    selection: Selection, anew: Callable[[], Selection] | None, refused: Refused = lambda _: None
+) -> Selection:
+    """Returns `selection` with the likeliest candidate that has kernels and is not `refused`; where a few are, with the first of
+    these.
+    """
     if not selection.close:
         selection = _with_others(selection, anew)
-    failed: list[Considered] = []
-    failure: WeftError | None = None
+    failed: list[tuple[Candidate, WeftError]] = []
+    chosen, reasons = _first_right(_compiling(selection, anew, failed), refused)
+    if chosen is None:
+        raise failed[0][1]
+    reasons = {each.name: error.what for each, error in failed} | reasons
+    considered = (Considered(name, None, reason) for name, reason in reasons.items())
+    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+
+
+def _compiling(
+    selection: Selection, anew: Callable[[], Selection] | None, failed: list[tuple[Candidate, WeftError]]
+) -> Iterator[Candidate]:
+    """Yields the candidates that have kernels, the likeliest first; the others are added to `failed`."""
     for candidate in _likeliest(selection, anew):
         try:
             _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
-            failure = failure or error
-            failed.append(Considered(candidate.name, None, error.what))
-            continue
-        considered = (*selection.considered, *failed)
-        return replace(selection, chosen=candidate, others=(), considered=considered)
-    assert failure is not None
-    raise failure
+            failed.append((candidate, error))
+        else:
+            yield candidate
 
 
 def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> Iterator[Candidate]:
@@ -198,27 +192,25 @@ def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> It
     yield from _with_others(selection, anew).others or ()
 
 
-def _first_right(
-    ranked: Sequence[Candidate], said: Sequence[Considered], refused: Refused
-) -> tuple[Candidate, list[Considered]]:
-    """Chooses the fastest candidate that may run, the fastest of all where none of a few may; and says why faster ones may not."""
+def _first_right(ranked: Iterable[Candidate], refused: Refused) -> tuple[Candidate | None, dict[str, str]]:
+    """Chooses the first candidate that may run, the first of all where none of a few may, None where there is none; and says why
+    those before it may not, by name.
+    """
     reasons: dict[str, str] = {}
     wrong: list[Candidate] = []
-    chosen = ranked[0]
     for candidate in ranked:
         staged = candidate.schedule.stages > 1
         if any(each.applied is candidate.applied and (each.schedule.stages > 1) == staged for each in wrong):
             reasons[candidate.name] = "not judged: the same program with other warps or stages was found wrong"
             continue
-        if len(wrong) == _JUDGED:
-            break
         reason = refused(candidate)
         if reason is None:
-            chosen = candidate
-            break
+            return candidate, reasons
         wrong.append(candidate)
         reasons[candidate.name] = reason
-    return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
+        if len(wrong) == _JUDGED:
+            break
+    return (wrong[0] if wrong else None), reasons
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
@@ -233,21 +225,6 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
         if len(firsts) < most and all(each.applied is not first.applied for first in firsts):
             firsts.append(each)
     return tuple(firsts)
-
-
-def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
-    """Reads what was measured, as it was said beside the choice; None where it is something else."""
-    lines = meta.get("considered")
-    if not isinstance(lines, list):
-        return None
-    considered: list[Considered] = []
-    for line in lines:
-        match line:
-            case [str() as origin, (float() | None) as seconds, str() as reason]:
-                considered.append(Considered(origin, seconds, reason))
-            case _:
-                return None
-    return considered
 
 
 def _fastest(
