@@ -250,6 +250,10 @@ class TensorProgram:
     output_dims: tuple[tuple[Axis | None, ...], ...] = ()
     derived: tuple[Derived, ...] = ()
 
+    def __hash__(self) -> int:
+        """Hash the names of the values, as a space does its own: programs are keys, and their nodes many."""
+        return hash((tuple([n.name for n in self.inputs]), tuple([n.name for n in self.nodes]), self.outputs))
+
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
         """Returns the sizes by name of all spaces that are `given`, fixed, or follow from these."""
         sizes = dict(given)
@@ -287,6 +291,15 @@ class TensorProgram:
     def places(self) -> Mapping[str, int]:
         """Numbers the values in order, inputs first."""
         return {n.name: i for i, n in enumerate((*self.inputs, *self.nodes))}
+
+    @cached_property
+    def dimensions(self) -> Mapping[Space, tuple[tuple[str, int], ...]]:
+        """Lists for each space the values and their dimensions that run over it, in order, inputs first."""
+        found: dict[Space, list[tuple[str, int]]] = {}
+        for node in (*self.inputs, *self.nodes):
+            for dim, axis in enumerate(node.axes):
+                found.setdefault(axis.space, []).append((node.name, dim))
+        return {space: tuple(places) for space, places in found.items()}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[Node, ...]]:

@@ -90,7 +90,7 @@ class _Graph:
             except Exception:  # noqa: BLE001 - what it needs of its arguments' content is not known here
                 return "weft"
             try:
-                chosen = self.run.choose(arguments)
+                chosen = self.run.choose(arguments).run
             except WrongKernelError as error:
                 say(self.received.gm, arguments, error)
                 return "PyTorch"

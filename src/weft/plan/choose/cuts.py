@@ -108,6 +108,7 @@ class Cuts:
         default_factory=dict[frozenset[str], tuple[Region, float]]
     )
     again: frozenset[str] = frozenset()
+    _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
         """Returns the stages in order. A kernel may end wherever two atoms meet."""
@@ -134,14 +135,21 @@ class Cuts:
         if names in self.known:
             return self.known[names][1]
         launch = 0.0 if region.looks else self.prices.launch_seconds
-        reached = _REACHED if self.prices.fine and joins(region.program)[0] else 1.0
+        reached = _REACHED if self.prices.fine and self.joins(region.program)[0] else 1.0
         return self.counted(region.program, self.prices.least(region) / reached, launch)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
-        doubtful, whole_rows = joins(program)
+        doubtful, whole_rows = self.joins(program)
         seconds = work / (1 - _GAIN) ** doubtful + launches + doubtful * self.prices.launch_seconds
         return seconds / (1 + _LOSS) ** whole_rows
+
+    def joins(self, program: TensorProgram) -> tuple[int, int]:
+        """Counts as `joins` does, once for each program."""
+        found = self._joins.get(program)
+        if found is None:
+            found = self._joins[program] = joins(program)
+        return found
 
     def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
         if isinstance(stage, TorchCall):
@@ -224,7 +232,7 @@ class _Chain:
 
             intervals, _ = cheapest(end - first, bounds, price)
             chosen = [own for interval in intervals for own in parts[interval]]
-            paying = {own for own in chosen if len(own) > 1 and joins(self._region(own).program)[0]}
+            paying = {own for own in chosen if len(own) > 1 and self.cuts.joins(self._region(own).program)[0]}
             if paying <= self.paying:
                 return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
             self.paying |= paying
@@ -288,9 +296,10 @@ class _Chain:
     def _looked_at(self, own: tuple[int, ...]) -> bool:
         if len(own) == 1:
             return True
-        doubtful = joins(self._region(own).program)[0]
+        doubtful = self.cuts.joins(self._region(own).program)[0]
         return doubtful < 2 or any(
-            set(part) < set(own) and joins(self._region(part).program)[0] == doubtful - 1 for part in self.paying
+            set(part) < set(own) and self.cuts.joins(self._region(part).program)[0] == doubtful - 1
+            for part in self.paying
         )
 
     def _region(self, own: tuple[int, ...]) -> Region:
