@@ -149,7 +149,7 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     return made
 
 
-class Begun:
+class Assembling:
     """A task that was begun ahead; while nobody holds it, it need not be done."""
 
 
@@ -158,11 +158,11 @@ class _Ahead:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waiting: deque[tuple[weakref.ref[Begun], Callable[[], object]]] = deque()
+        self.waiting: deque[tuple[weakref.ref[Assembling], Callable[[], object]]] = deque()
         self.threads = 0
 
-    def begin(self, task: Callable[[], object]) -> Begun:
-        token = Begun()
+    def begin(self, task: Callable[[], object]) -> Assembling:
+        token = Assembling()
         with self.lock:
             self.waiting.append((weakref.ref(token), task))
             if self.threads < processors():
@@ -185,7 +185,7 @@ class _Ahead:
 _ahead = _Ahead()
 
 
-def begun(task: Callable[[], object]) -> Begun:
+def begun(task: Callable[[], object]) -> Assembling:
     """Has `task`, which compiles and keeps what it gives, done in a thread, as soon as a processor is free for that."""
     return _ahead.begin(task)
 
