@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
-from weft.tensor.program import Elementwise, Opaque
+from weft.capture.reshapes import Digits, common_digits
+from weft.tensor.program import Elementwise, Opaque, Reindex
 from weft.tensor.scalar import Arg
 
 
@@ -16,7 +19,7 @@ def copies(captured):
 
 def heads(x, w):
     batch, steps, _ = x.shape
-    return (x @ w).view(batch, steps, 2, -1).transpose(1, 2)
+    return (x @ w).view(batch, steps, -1, 4).transpose(1, 2)
 
 
 def many_heads(x, w, out):
@@ -30,9 +33,9 @@ def many_heads(x, w, out):
 def test_heads_are_views_and_one_copy_puts_them_in_order(weft, dynamic):
     x, w, out = torch.randn(3, 5, 6), torch.randn(3, 6, 8), torch.randn(8, 6)
     captured = weft.compare(many_heads, x, w, out, dynamic=dynamic)
-    assert captured.fallbacks == ()
-    assert {f.operation for f in captured.views} == {"aten.view", "aten.reshape"}
-    assert len(copies(captured)) == 1  # eager's reshape makes it too
+    assert captured.fallbacks == captured.views == ()
+    assert [str(call.target) for call in captured.calls.values()] == ["aten.flatten.using_ints"]
+    assert len(copies(captured)) == 1  # the kernel that makes the heads writes them so, and no other one copies
 
 
 def test_one_program_serves_other_batches_and_lengths(weft):
@@ -47,9 +50,10 @@ def test_one_program_serves_other_batches_and_lengths(weft):
 
 
 VIEWED = {
-    "steps first": (lambda x: x.transpose(0, 1).view(5, 3, 2, 4).permute(1, 2, 0, 3) * 2, (3, 5, 8)),
-    "computed": (lambda x: (x + 1).transpose(0, 1).view(5, 3, 2, 4) * 2, (3, 5, 8)),
-    "merged back": (lambda x: (x + 1).transpose(0, 2).transpose(0, 2).view(15, 8) * 2, (3, 5, 8)),
+    "steps first": (lambda x: torch.cumsum(x.transpose(0, 1).view(5, 3, 2, 4).permute(1, 2, 0, 3), 0) * 2, (3, 5, 8)),
+    "computed": (lambda x: torch.cumsum((x + 1).transpose(0, 1).view(5, 3, 2, 4), 0) * 2, (3, 5, 8)),
+    "merged back": (lambda x: torch.cumsum((x + 1).transpose(0, 2).transpose(0, 2).view(15, 8), 0) * 2, (3, 5, 8)),
+    "split in two places": (lambda x: torch.cumsum((x + 1).view(2, 3, 5, 2, 4).transpose(1, 3), 0) * 2, (6, 5, 8)),
     "another call": (lambda x: torch.cumsum((x + 1).permute(2, 0, 1), 0) * 2, (3, 5, 8)),
     "of size 1": (lambda x: torch.cumsum((x + 1).permute(2, 0, 1), -1) * 2, (3, 1, 8)),
 }
@@ -127,6 +131,7 @@ SPLIT = {
     "results in another order": (lambda x: (repeated(x, 4) * 2).transpose(1, 2), X),
     "results twice": (lambda x: ((y := repeated(x, 4) * 2), y.clone(), y.transpose(1, 2).clone()), X),
     "repeated and returned": (lambda x: repeated(x, 4), X),
+    "a view of it": (lambda x: (repeated(x, 4) * 2).view(2, 3, 4, 5, 6).sum(2), X),
 }  # fmt: skip
 PLAIN = {
     "a part of the heads": (lambda x, y: repeated(x, 4)[:, 2:5] * y[:, 2:5], X, Y),
@@ -137,7 +142,6 @@ PLAIN = {
     "tiles": (lambda x, y: x[None].expand(4, 3, 5).reshape(12, 5) * y, (3, 5), (12, 5)),
     "a call of PyTorch's": (lambda x, y: torch.cumsum(repeated(x, 4), 1) * y, X, Y),
     "a call of PyTorch's on views": (lambda x: torch.cumsum(repeated(x, 4)[:, :, 1:].transpose(1, 2), -1), X),
-    "a view of it": (lambda x: (repeated(x, 4) * 2).view(2, 3, 4, 5, 6).sum(2), X),
 }
 
 
@@ -196,11 +200,11 @@ def test_one_program_serves_other_heads_batches_and_lengths(weft):
 @pytest.mark.parametrize(
     ("function", "shape", "kept"),
     [
-        (lambda x: x.view(x.shape[0], 2, 4) * 2, (6, 8), ["M", None, None]),
-        (lambda x: x.view(3, -1, x.shape[1]) * 2, (6, 8), [None, None, "K"]),
-        (lambda x: x.view(6, 2, 2, 3) * 2, (6, 2, 6), ["M", "K", None, None]),
+        (lambda x: x.view(x.shape[0], 2, 4) * 2, (6, 8), [0, None, None]),
+        (lambda x: x.view(-1, 3, x.shape[1]) * 2, (6, 8), [None, None, 1]),
+        (lambda x: x.view(6, 2, 2, 3) * 2, (6, 2, 6), [0, 1, None, None]),
         (lambda x: x.view(8, 6) * 2, (6, 8), [None, None]),
-        (lambda x: x.view(4, 2, x.shape[2]) * 2, (2, 4, 2), [None, None, "N"]),
+        (lambda x: x.view(4, 3, x.shape[2]) * 2, (3, 4, 3), [None, None, 2]),
     ],
     ids=["rows", "columns", "both", "none", "as long but elsewhere"],
 )
@@ -208,6 +212,111 @@ def test_a_reshape_keeps_the_dimensions_that_it_leaves_as_they_are(weft, functio
     """So that a program is the same, whether PyTorch traced numbers or symbols."""
     captured = weft.compare(function, torch.randn(shape), dynamic=dynamic)
     (source,) = captured.program.inputs
-    (node,) = (n for n in captured.program.nodes if isinstance(n, Opaque))
-    own = {a.space.name for a in source.axes}
-    assert [a.space.name if a.space.name in own else None for a in node.axes] == kept
+    (node,) = (n for n in captured.program.nodes if isinstance(n, Opaque | Reindex))
+    own = [a.space for a in source.axes]
+    assert [own.index(a.space) if a.space in own else None for a in node.axes] == kept
+
+
+# Every spelling, read through.
+
+
+def rearranged(x):
+    """What einops makes of "b (h d) t -> (b h) t d"."""
+    b, c, t = x.shape
+    return x.reshape(b, c // 4, 4, t).permute(0, 1, 3, 2).reshape(-1, t, 4)
+
+
+THROUGH = {
+    "view": (lambda x: x.view(6, 2, 4, 5).exp(), (6, 8, 5)),
+    "a size left out": (lambda x: x.view(6, -1, 4, 5).exp(), (6, 8, 5)),
+    "reshape": (lambda x: x.reshape(6, -1, 4, 5).softmax(2), (6, 8, 5)),
+    "unflatten": (lambda x: x.unflatten(1, (-1, 4)).softmax(2), (6, 8, 5)),
+    "unflatten in three": (lambda x: x.unflatten(1, (-1, 2, 2)).softmax(2), (6, 8, 5)),
+    "flatten": (lambda x: x.flatten(1).exp(), (6, 8, 5)),
+    "flatten and sum": (lambda x: x.flatten(1).sum(1), (6, 8, 5)),
+    "all of it": (lambda x: x.reshape(-1).exp(), (6, 8, 5)),
+    "contiguous and view": (lambda x: x.transpose(1, 2).contiguous().view(6, -1).exp(), (6, 8, 5)),
+    "einops": (lambda x: rearranged(x).softmax(-1), (6, 8, 5)),
+    "there and back": (lambda x: x.flatten(0, 1).exp().view(x.shape).sum(1), (6, 8, 5)),
+    "there and back another way": (lambda x: x.flatten(0, 1).exp().view(-1, 4, 5).sum(1), (6, 8, 5)),
+    "split and merge at once": (lambda x: x.reshape(6 * 2, 4 * 5).softmax(-1), (6, 8, 5)),
+    "turned": (lambda x: x.permute(2, 0, 1).reshape(5, 6, 2, 4).softmax(-1), (6, 8, 5)),
+    "with gaps": (lambda x: x[:, ::2].reshape(6, 2, 2, 5).exp(), (6, 8, 5)),
+    "a part of it": (lambda x: x.view(6, 2, 4, 5)[:, 1].softmax(1), (6, 8, 5)),
+    "last first": (lambda x: x.view(6, 2, 4, 5).flip(1).softmax(2), (6, 8, 5)),
+    "of size 1": (lambda x: x.view(1, 6, 1, 2, 4, 5, 1).softmax(4), (6, 8, 5)),
+    "one row": (lambda x: x.view(-1, 4, 5).softmax(1), (1, 8, 5)),
+    "both ways": (lambda x: (x.exp() + 1, x.exp().view(6, 2, 4, 5).sum(2)), (6, 8, 5)),
+    "one for each channel": (lambda x, c: x.view(6, 2, 4, 5).exp().view(6, 8, 5) * c[:, None], (6, 8, 5), (8,)),
+    "rows of a product": (lambda x, w: (x.view(-1, 5) @ w).view(6, 8, 3).relu(), (6, 8, 5), (5, 3)),
+    "columns of a product": (lambda x, w: (x @ w).view(6, 8, 2, 3).softmax(-1), (6, 8, 5), (5, 6)),
+    "columns thrice": (
+        lambda x, w: sum(each.unflatten(-1, (2, 3)).softmax(-1) for each in (x @ w).chunk(3, -1)),
+        (6, 8, 5),
+        (5, 18),
+    ),
+    "heads of a part": (lambda x, w: (x @ w).view(6, 8, 3, 2, 3).unbind(2)[1].softmax(-1), (6, 8, 5), (5, 18)),
+    "groups": (lambda x: torch.nn.functional.group_norm(x, 2), (6, 8, 5)),
+    "batches of windows": (
+        lambda x: x.view(2, 2, 4, 3, 2, 5).permute(0, 1, 3, 2, 4, 5).reshape(-1, 8, 5).softmax(1),
+        (2, 8, 6, 5),
+    ),
+    "repeated and split": (lambda x: x[:, :, None].expand(6, 8, 4, 5).reshape(6, 8, 2, 2, 5).softmax(2), (6, 8, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [(n, d) for n in THROUGH for d in (False, True)])
+def test_reshapes_are_read_through(weft, name, dynamic):
+    function, *shapes = THROUGH[name]
+    captured = weft.compare(function, *(torch.randn(shape) for shape in shapes), dynamic=dynamic)
+    assert captured.fallbacks == ()
+    if not dynamic:  # by sizes that are read at each call, nothing can be split
+        assert captured.views == ()
+    assert {str(call.target) for call in captured.calls.values() if call.look} <= {
+        "aten.flatten.using_ints",
+        "aten.unflatten.int",
+    }
+
+
+def test_reshapes_of_sources_in_any_memory(weft):
+    for source in (torch.randn(8, 6).t(), torch.randn(12, 16)[::2, ::2], torch.randn(6, 1).expand(6, 8)):
+        captured = weft.compare(lambda x: (x.reshape(6, 2, 4).softmax(-1), x.reshape(-1).exp()), source)
+        assert captured.fallbacks == captured.views == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "split", "runs"),
+    [
+        ((4, 6), (2, 12), [[2, 2], [6]], [1, 2]),
+        ((4, 6), (24,), [[4], [6]], [2]),
+        ((24,), (4, 1, 6), [[4, 6]], [1, 0, 1]),
+        ((24,), (2, 3, 4), [[2, 3, 4]], [1, 1, 1]),
+        ((2, 3, 8), (6, 2, 4), [[2], [3], [2, 4]], [2, 1, 1]),
+        ((), (1, 1), [], [0, 0]),
+        (("s", 12), ("s", 3, 4), [["s"], [3, 4]], [1, 1, 1]),
+        (("s", "t"), ("s*t",), [["s"], ["t"]], [2]),
+        (("s*t",), ("s", "t"), [["s", "t"]], [1, 1]),
+        (("t", "s"), ("t", "s//8", 2, 4), [["t"], ["s//8", 2, 4]], [1, 1, 1, 1]),
+        (("s//4", 4), ("s",), [["s//4"], [4]], [2]),
+        (("s", "t", 4), ("s", "2*t", 2), [["s"], ["t"], [2, 2]], [1, 2, 1]),
+    ],
+)
+def test_digits_that_shapes_share(old, new, split, runs):
+    found = common_digits([size(n) for n in old], [size(n) for n in new])
+    assert found == Digits([[size(n) for n in each] for each in split], runs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((4, 6), (6, 4)), ((9, 4), (6, 6)), (("s", "t"), ("t", "s")), ((None, 4), (8,))]
+)
+def test_shapes_that_share_no_digits(old, new):
+    assert common_digits([size(n) for n in old], [size(n) for n in new]) is None
+
+
+def size(text):
+    """A number, or an expression of PyTorch's in symbols."""
+    if not isinstance(text, str):
+        return text
+    symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in "st"}
+    name, _, divisor = text.partition("//")
+    return FloorDiv(symbols[name], int(divisor)) if divisor else sympy.sympify(text, locals=symbols)

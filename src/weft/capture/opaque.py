@@ -17,8 +17,9 @@ from weft.capture.describe import first, splits
 from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
 from weft.capture.recording import Call, Slot
+from weft.capture.reshapes import kept_dims
 from weft.capture.values import Values, operand
-from weft.capture.views import RESHAPES, VIEWS, kept_dims
+from weft.capture.views import RESHAPES, VIEWS
 from weft.tensor.builder import Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
@@ -120,6 +121,7 @@ class OpaqueCalls:
         for slot in call.reads():
             if slot in self.numbers:
                 continue
+            refs[slot] = values.looked(refs[slot])
             if in_order or builder.order(refs[slot]) is None:
                 refs[slot] = builder.dense(refs[slot])
             if call.into is None and values.looks_into_an_input(call, slot):

@@ -13,3 +13,9 @@ def symbolic(size: Any) -> bool:
 def expression(size: Any) -> Any:
     """Returns what tells sizes apart, without a guard: the number, or SymPy's expression of a symbolic one."""
     return size.node.expr if symbolic(size) else size
+
+
+def number_or_expression(size: Any) -> Any:
+    """Returns what `expression` does, with a number where a symbol turned out to be one."""
+    found = expression(size)
+    return int(found) if getattr(found, "is_Integer", False) else found

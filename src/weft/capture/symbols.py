@@ -9,7 +9,7 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter  # no public name
 
 from weft.capture.captured import MemoryLayout, RuntimeNumber, Told
-from weft.capture.sizes import expression, symbolic
+from weft.capture.sizes import expression, number_or_expression, symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder import Builder, Ref
@@ -22,36 +22,31 @@ class Symbols:
         arguments: by name of a symbol, which argument of the graph it is.
         contents: by symbol, the input whose only element it is.
         axes: by SymPy's expression of a size, an axis that is as long.
-        lengths: axes whose length is the same at each call.
     """
 
     def __init__(self) -> None:
         self.arguments: dict[str, int] = {}
         self.contents: dict[Any, Ref] = {}
         self.axes: dict[Any, Axis] = {}
-        self.lengths: dict[Axis, int] = {}
 
-    def see(self, ref: Ref, shape: Sequence[Any]) -> None:
-        """Notes how long the axes of a tensor always are, and which are as long as symbolic sizes that no earlier tensor has."""
+    def see(self, builder: Builder, ref: Ref, shape: Sequence[Any]) -> None:
+        """Notes how long the axes of a tensor are, and which are as long as symbolic sizes that no earlier tensor has."""
         for axis, size in zip(ref.dims, shape, strict=True):
-            if axis is not None and symbolic(size):
-                self.axes.setdefault(expression(size), axis)
-            elif axis is not None:
-                self.lengths.setdefault(axis, size)
+            if axis is not None:
+                builder.tell(axis, number_or_expression(size))
+                if symbolic(size):
+                    self.axes.setdefault(expression(size), axis)
 
     def sizes(self, builder: Builder) -> Iterator[tuple[Space, RuntimeNumber]]:
         """Lists the spaces of the finished program whose sizes follow from numbers that the graph is called with, or never change.
 
         A size that is the same at each call is one that PyTorch traced the graph for, and guards.
         """
-        for axis, length in self.lengths.items():
-            space = builder.resolved(axis)
-            if space is not None:
+        for space, length in builder.lengths():
+            if isinstance(length, int):
                 yield space, RuntimeNumber(str(length), ())
-        for size, axis in self.axes.items():
-            space = builder.resolved(axis)
-            if space is not None and {str(s) for s in size.free_symbols} <= set(self.arguments):
-                yield space, self._number_of(size, {})
+            elif {str(s) for s in length.free_symbols} <= set(self.arguments):
+                yield space, self._number_of(length, {})
 
     def number(self, value: Any, told: Mapping[str, Told]) -> RuntimeNumber:
         """Says what a number of PyTorch's comes to at each call.

@@ -114,9 +114,9 @@ class _Translation:
                 yield number, whole
 
     def _translate(self, call: Call, number: int) -> None:
-        """Lets weft make the result of a call, with merged dimensions as they are or one axis each; else leaves it to PyTorch."""
+        """Lets weft make the result of a call, where need be with merged dimensions made one axis; else leaves it to PyTorch."""
         reason = self._attempt(call, number)
-        if reason is not None and self._all_plain(call):
+        while reason is not None and self._plainer(call):
             reason = self._attempt(call, number)
         if reason is None:
             return
@@ -142,11 +142,11 @@ class _Translation:
         self.builder.undo(known)
         return reason
 
-    def _all_plain(self, call: Call) -> bool:
-        """Makes the merged dimensions of what `call` reads one axis each; False where there is none."""
+    def _plainer(self, call: Call) -> bool:
+        """Makes the last merged dimension of each tensor that `call` reads one axis; False where none has any."""
         merged = [slot for slot in call.reads() if self.builder.merges(self.values.refs[slot])]
         for slot in merged:
-            self.values.refs[slot] = self.values.plain(self.values.refs[slot], in_order=self.values.copies(call))
+            self.values.refs[slot] = self.values.plainer(self.values.refs[slot], in_order=self.values.copies(call))
         return bool(merged)
 
     def _handled(self, call: Call, number: int) -> list[tuple[Slot, Ref]]:

@@ -7,6 +7,8 @@ Where PyTorch looks at it or writes into it, or where it goes out, it has to sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -23,7 +25,8 @@ from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
-_FLATTEN, _CLONE = torch.ops.aten.flatten.using_ints, torch.ops.aten.clone.default
+_FLATTEN, _UNFLATTEN = torch.ops.aten.flatten.using_ints, torch.ops.aten.unflatten.int
+_CLONE = torch.ops.aten.clone.default
 
 
 class Values:
@@ -92,20 +95,23 @@ class Values:
     def note(self, slot: Slot, ref: Ref) -> None:
         """Notes the value of a tensor, and what its sizes tell."""
         if ref.dtype is not DType.unknown:
-            self.symbols.see(ref, self.fakes[slot].shape)
+            self.symbols.see(self.builder, ref, self.fakes[slot].shape)
         self.refs[slot] = ref
 
     # Other forms of a value.
 
-    def plain(self, ref: Ref, *, in_order: bool = False) -> Ref:
-        """Gives `ref` one axis per dimension: PyTorch looks at the value as if it had so many; a copy where that is no view.
+    def plain(self, ref: Ref) -> Ref:
+        """Gives `ref` one axis per dimension: PyTorch looks at the value as if it had so many; a copy where that is no view."""
+        while self.builder.merges(ref):
+            ref = self.plainer(ref)
+        return ref
+
+    def plainer(self, ref: Ref, *, in_order: bool = False) -> Ref:
+        """Gives `ref`, which has merged dimensions, one less: the last one is one axis.
 
         in_order: the value's axes shall lie in memory as the dimensions do.
         """
-        if not self.builder.merges(ref):
-            return ref
-        if in_order:
-            ref = self.builder.dense(ref)
+        ref = self.looked(self.builder.dense(ref) if in_order else ref)
         try:
             runs = self.builder.runs(ref)
         except UnsupportedError:
@@ -114,11 +120,31 @@ class Values:
         first, last, _ = runs[-1]
         name = f"flatten_{len(self.calls)}"
         made = self.builder.flatten(ref, runs[-1], name)
-        whole = Operand(ref.value, (True,) * self.builder.rank(ref))
+        self._look(name, _FLATTEN, ref, made, first, last)
+        return made
+
+    def looked(self, ref: Ref) -> Ref:
+        """Gives `ref`, where its value is a view with dimensions split, as PyTorch's view of the value that is split."""
+        found = self.builder.undivided(ref)
+        if found is None:
+            return ref
+        whole, parts = found
+        for dim, digits in reversed(list(enumerate(parts))):
+            if len(digits) > 1:
+                name = f"unflatten_{len(self.calls)}"
+                made = self.builder.unflatten(whole, dim, digits, name)
+                sizes = [-1, *self.builder.shape(made)[dim + 1 : dim + len(digits)]]
+                self._look(name, _UNFLATTEN, whole, made, dim, sizes)
+                whole = made
+        new = dict(zip((axis for digits in parts for axis in digits), whole.dims, strict=True))
+        return self.builder.over(replace(ref, value=whole.value), {a: b for a, b in new.items() if b is not None})
+
+    def _look(self, name: str, target: Any, source: Ref, made: Ref, *args: Any) -> None:
+        """Notes that PyTorch's view of a value, `source`, is the value `made`."""
+        whole = Operand(source.value, (True,) * self.builder.rank(source))
         result = Operand(made.value, (True,) * self.builder.rank(made))
-        self.calls[name] = OpaqueCall(name, _FLATTEN, (whole, first, last), {}, (result,), look=True)
-        self._flat[made.value] = ref.value
-        return self.plain(made)
+        self.calls[name] = OpaqueCall(name, target, (whole, *args), {}, (result,), look=True)
+        self._flat[made.value] = source.value
 
     def copied(self, ref: Ref, fake: torch.Tensor) -> Ref:
         """Puts the content of a tensor, whose value is `ref`, into memory of its own; PyTorch copies what weft cannot read."""

@@ -63,7 +63,7 @@ def evaluate(
             raise ShapeError(f"the program has an input {node.name!r} that got no value")
         values[node.name] = _received(node, inputs[node.name], domain)
         _bind(node, domain.shape(values[node.name]), known)
-    _derive(program, known)
+    program.follow(known)
     rankings: dict[Ranking, tuple[V, V]] = {}
     for node in program.nodes:
         if watch is not None:
@@ -76,7 +76,7 @@ def evaluate(
         elif isinstance(node, Opaque):
             values[node.name] = _opaque(node, values, opaque)
             _bind(node, domain.shape(values[node.name]), known)
-            _derive(program, known)
+            program.follow(known)
         else:
             values[node.name] = _run(node, values, known, domain)
     return tuple(values[name] for name in program.outputs)
@@ -151,13 +151,6 @@ def _bind(node: Input | Opaque, shape: tuple[int, ...], sizes: dict[str, int]) -
             raise ShapeError(
                 f"axis {dim} of {node.name} runs over {space.name}, whose size is {want}, but has {size} elements"
             )
-
-
-def _derive(program: TensorProgram, sizes: dict[str, int]) -> None:
-    """Adds the sizes that follow from those known by now."""
-    for rule in program.derived:
-        if rule.source.fixed is not None or rule.source.name in sizes:
-            sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
 
 
 def _size(space: Space, sizes: Mapping[str, int], node: str) -> int:

@@ -228,6 +228,12 @@ class Derived:
         """Returns the number of elements, where `source` has that many."""
         return self.times * len(range(*slice(self.start, self.stop, self.step).indices(source)))
 
+    @property
+    def backwards(self) -> Derived | None:
+        """The rule from `space` to `source`, where it has a number of elements for each of the source's."""
+        whole = (self.start, self.stop, self.step) == (None, None, 1)
+        return Derived(self.source, self.space, step=self.times) if whole else None
+
 
 @dataclass(frozen=True)
 class TensorProgram:
@@ -258,11 +264,22 @@ class TensorProgram:
         """Returns the sizes by name of all spaces that are `given`, fixed, or follow from these."""
         sizes = dict(given)
         sizes.update({s.name: s.fixed for s in self.spaces() if s.fixed is not None})
-        for rule in self.derived:
-            # Of a region's program, rules may speak of spaces that the region has nothing to do with.
-            if rule.source.fixed is not None or rule.source.name in sizes:
-                sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
+        self.follow(sizes)
         return sizes
+
+    def follow(self, sizes: dict[str, int]) -> None:
+        """Adds the sizes that follow from those known by now, some of them by rules read backwards: n // 4 of n = 4 m."""
+        # Of a region's program, rules may speak of spaces that the region has nothing to do with.
+        turned = (rule.backwards for rule in self.derived)
+        rules = [*self.derived, *(rule for rule in turned if rule is not None and rule.space.fixed is None)]
+        while True:
+            open_ones = [r for r in rules if r.space.name not in sizes]
+            rules = [r for r in open_ones if r.source.fixed is None and r.source.name not in sizes]
+            if len(rules) == len(open_ones):
+                return
+            for rule in open_ones:
+                if rule.source.fixed is not None or rule.source.name in sizes:
+                    sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
 
     @cached_property
     def following(self) -> frozenset[str]:

@@ -171,6 +171,9 @@ class _Text:
         """Writes a call into PyTorch; its result is made such as kernels read, or raises: tracing knows no more than a
         call's fake says.
         """
+        if step.call.look:
+            self.look(step.call, step.aliases)
+            return
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
         # Names of values are constants, never text: a user's own may read like a variable of the runner.
         given = ", ".join(
@@ -186,6 +189,13 @@ class _Text:
                 kind = self.constant(getattr(torch, node.dtype.name))
                 given = f"{self.constant(as_read)}({given}, {kind}, {self.constant(node.call)})"
             self.let(result.value, given)
+
+    def look(self, call: OpaqueCall, aliases: Mapping[str, str]) -> None:
+        """Writes a view that PyTorch makes of a value's own axes."""
+        (source,), (result,), (_, *rest) = call.reads, call.results, call.args
+        assert result is not None, "who looks at a value wants to see it"
+        given = [self.names[aliases.get(source, source)], *map(repr, rest)]
+        self.let(result.value, f"{self.constant(call.target)}({', '.join(given)})")
 
     def region(self, step: RegionStep) -> None:
         """Writes the launches of a region's kernels."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from weft.capture import RuntimeNumber
 from weft.errors import UnsupportedError
@@ -50,20 +50,29 @@ def tells(
     return _found(space, program, values) is not None or space in (numbers or {})
 
 
-def _found(space: Space, program: TensorProgram, values: Collection[str]) -> SizeSource | None:
+def _found(
+    space: Space, program: TensorProgram, values: Collection[str], asked: frozenset[Space] = frozenset()
+) -> SizeSource | None:
+    """Finds where the size of `space` can be read, or one that it follows from; not from those `asked` for already."""
     place = _shown(space, program, values)
     if place is not None:
         return place
-    for rule in program.derived:  # a size may follow from several, not all of which are there
-        if rule.space == space and rule.source.fixed is None:
-            source = _found(rule.source, program, values)
+    asked |= {space}
+    for rule in _rules(program, space):  # a size may follow from several, not all of which are there
+        if rule.source.fixed is not None:
+            return SizeSource("", 0, number=RuntimeNumber(str(rule.size(rule.source.fixed)), ()))
+        if rule.source not in asked:
+            source = _found(rule.source, program, values, asked)
             if source is not None:
-                return SizeSource(source.value, source.dim, (*source.rules, rule))
-    for rule in program.derived:
-        multiple = _shown(rule.space, program, values) if rule.source == space else None
-        if multiple is not None and (rule.start, rule.stop, rule.step) == (None, None, 1):
-            return SizeSource(multiple.value, multiple.dim, (Derived(space, rule.space, step=rule.times),))
+                return replace(source, rules=(*source.rules, rule))
     return None
+
+
+def _rules(program: TensorProgram, space: Space) -> Iterator[Derived]:
+    """Yields the rules by which the size of `space` follows from others, then those that say so read backwards."""
+    yield from (rule for rule in program.derived if rule.space == space)
+    turned = (rule.backwards for rule in program.derived if rule.source == space)
+    yield from (rule for rule in turned if rule is not None)
 
 
 def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> SizeSource | None:

@@ -8,16 +8,17 @@ axes anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from weft.errors import Location, ShapeError, UnsupportedError
-from weft.tensor.axes import Axis, Space, present
+from weft.tensor.axes import Space, present
 from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import promote, promote_types
-from weft.tensor.builder.view import Views
+from weft.tensor.builder.reshape import Reshapes
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
@@ -25,7 +26,7 @@ from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
 
 
-class Builder(Matmuls, Views):
+class Builder(Matmuls, Reshapes):
     """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
 
     What eager refuses for its shapes or dtypes does not come here: PyTorch has run each call on tensors without data. Float
@@ -130,9 +131,12 @@ class Builder(Matmuls, Views):
         made, self._resolved = named(program, self._spaces)
         return made
 
-    def resolved(self, axis: Axis) -> Space | None:
-        """Returns the space of the finished program that `axis` runs over; None where that program has none."""
-        return self._resolved.get(self._spaces.root(axis.space))
+    def lengths(self) -> Iterator[tuple[Space, Any]]:
+        """Lists the spaces of the finished program whose sizes were told (`tell`), with what was told."""
+        for root, space in self._resolved.items():
+            length = self._spaces.length(Space(root))
+            if length is not None:
+                yield space, length
 
     def _dims(self, ref: Ref, dims: Sequence[int] | None) -> list[int]:
         rank = len(ref.dims)  # dimension 0, or -1, of a tensor without dimensions is a way to say all of it

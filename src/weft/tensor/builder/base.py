@@ -100,7 +100,16 @@ class Base(Merges):
         axes: list[SizeOrAxis] = [*own[:first], merged, *own[last + 1 :]]
         made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")
         new = dict(zip((a for a in axes if isinstance(a, Axis)), present(made.dims), strict=True))
-        return replace(made, dims=tuple(None if d is None else self._over(d, new) for d in ref.dims))
+        return self.over(replace(ref, value=made.value), new)
+
+    def unflatten(self, ref: Ref, dim: int, parts: Sequence[Axis], call: str) -> Ref:
+        """Return `ref` read through PyTorch's `call`, which splits dimension `dim` of its value into axes as long as `parts`."""
+        axes: list[SizeOrAxis] = [*present(ref.dims[:dim]), *parts, *present(ref.dims[dim + 1 :])]
+        return self.opaque("aten.unflatten", call, [ref], axes, ref.dtype, "a view for what PyTorch reads")
+
+    def over(self, ref: Ref, new: Mapping[Axis, Axis]) -> Ref:
+        """Return `ref` with its value's axes replaced by `new` ones."""
+        return replace(ref, dims=tuple(None if d is None else self._over(d, new) for d in ref.dims))
 
     def rank(self, ref: Ref) -> int:
         """Count the axes that the value of `ref` has."""
@@ -173,7 +182,7 @@ class Base(Merges):
 
         memory: the value whose memory it is, itself or what it is flattened of.
         """
-        node = next((n for n in reversed(self._nodes) if n.name == memory), None)
+        node = self._made.get(memory)
         return node is not None and not isinstance(node, Reindex | Opaque) and self._own[ref.value] == present(ref.dims)
 
     def _rounded(self, ref: Ref, dtype: DType, location: Location | None) -> Ref:

@@ -77,7 +77,10 @@ class Matmuls(Base):
 
     def _matmul(self, a: Ref, b: Ref, location: Location | None) -> Ref:
         """Computes a @ b, not rounded."""
-        if any(self.merges(replace(r, dims=r.dims[-2:])) for r in (a, b)):
+        summed = (replace(a, dims=a.dims[-1:]), replace(b, dims=b.dims[-2:][:1]))
+        if any(map(self.merges, summed)) or any(
+            self.merges(replace(r, dims=r.dims[-2:])) and self._expanded(r) for r in (a, b)
+        ):
             raise UnsupportedError("a matmul over merged dimensions", where=location)
         last = (["m", "k"][-len(a.dims) :], ["k", "n"][: len(b.dims)])
         batch = [str(i) for i in reversed(range(max(len(a.dims), len(b.dims)) - 2))]

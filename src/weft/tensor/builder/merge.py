@@ -43,8 +43,10 @@ class Merges:
         self._spaces = Spaces()
         self._inputs: list[Input] = []
         self._nodes: list[Node] = []
+        self._made: dict[str, Node] = {}
         self._own: dict[str, tuple[Axis, ...]] = {}
         self._parts: dict[Axis, tuple[Axis, ...]] = {}
+        self._wholes: dict[tuple[Axis, ...], Axis] = {}
         self._count = 0
 
     def merge(self, ref: Ref, runs: Sequence[int]) -> Ref:
@@ -92,11 +94,12 @@ class Merges:
         fixed = all(self._spaces.fixed(space) for space in inner)
         for space in inner if fixed else ():
             self._spaces.pin(space)
+        known = self._wholes.get(parts)
+        if known is not None:
+            return known
         times = prod(self._size(axis) for axis in parts[1:])
         rules = Sliced(outer, times=times) if fixed else None
-        made = self._spaces.axis(self._spaces.space(times * self._size(parts[0]), sliced=rules))
-        self._parts[made] = parts
-        return made
+        return self._named(self._spaces.axis(self._spaces.space(times * self._size(parts[0]), sliced=rules)), parts)
 
     def _atoms(self, dims: Sequence[Axis | None]) -> tuple[Axis, ...]:
         """Returns the axes that operations on `dims` run over."""
@@ -188,10 +191,11 @@ class Merges:
 
     def _whole(self, model: Axis, parts: tuple[Axis, ...]) -> Axis:
         """Returns the dimension like `model` that is merged of `parts`."""
-        axis = next((a for a, known in self._parts.items() if known == parts), None)
-        if axis is None:
-            axis = self._spaces.axis(model.space)
-            self._parts[axis] = parts
+        return self._wholes.get(parts) or self._named(self._spaces.axis(model.space), parts)
+
+    def _named(self, axis: Axis, parts: tuple[Axis, ...]) -> Axis:
+        """Makes `axis` the dimension that is merged of `parts`."""
+        self._parts[axis], self._wholes[parts] = parts, axis
         return axis
 
     def _over(self, axis: Axis, new: Mapping[Axis, Axis]) -> Axis:
@@ -208,6 +212,7 @@ class Merges:
 
     def _add(self, node: Node) -> Ref:
         self._nodes.append(node)
+        self._made[node.name] = node
         self._own[node.name] = node.axes
         return Ref(node.name, node.axes, node.dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.tensor.axes import Axis, Space
 
@@ -27,6 +28,7 @@ class _Class:
     shown: bool
     sliced: tuple[Sliced, ...]
     pinned: bool = False
+    length: Any = None
 
 
 class Spaces:
@@ -96,6 +98,16 @@ class Spaces:
         self._done.append((root, root, self._classes[root]))
         self._classes[root] = replace(self._classes[root], pinned=True)
 
+    def tell(self, space: Space, length: Any) -> None:
+        """Note the size as whoever builds the program writes it, a number or an expression; the first one stays."""
+        root = self.root(space)
+        if self._classes[root].length is None:
+            self._classes[root] = replace(self._classes[root], length=length)
+
+    def length(self, space: Space) -> Any:
+        """Return what was told of the size; None where nothing was."""
+        return self._of(space).length
+
     def sliced(self, space: Space) -> tuple[Sliced, ...]:
         """Return the rules by which the size follows from other spaces' sizes."""
         return self._of(space).sliced
@@ -109,8 +121,10 @@ class Spaces:
         if old != new:
             self._done.append((new, old, a))
             self._parent[new] = old
-            pinned = a.pinned or b.pinned
-            self._classes[old] = _Class(a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced, pinned)
+            pinned, length = a.pinned or b.pinned, b.length if a.length is None else a.length
+            self._classes[old] = _Class(
+                a.hint, a.fixed or b.fixed, a.shown or b.shown, a.sliced + b.sliced, pinned, length
+            )
         return True
 
     def _of(self, space: Space) -> _Class:

@@ -47,7 +47,8 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
     Condition: the index is affine, up to the last index of the source's own dimension; where two
     reindexings compose to something else, or the source is opaque, the reindexing stays. So does one of
     what is returned and made of a matmul's result: it is in memory, and what it is made of may be all
-    that the program does.
+    that the program does. And so does one that splits a dimension of what is made of a matmul's result,
+    or is read otherwise as well: it is a view of memory that is there anyway.
     Conditioning: none, each element is computed as before; other elements that are read both with
     and without a reindexing are computed twice.
     """
@@ -78,6 +79,23 @@ class _Inlining(Draft):
             if isinstance(node, Contraction) or (not isinstance(node, Opaque) and not made.isdisjoint(uses(node))):
                 made.add(node.name)
         self.returned = made.intersection(self.program.outputs)
+        self.made_of_matmuls = made
+
+    def held(self, value: str, index: Sequence[Affine]) -> bool:
+        """Tells whether `value[index...]` is read where `value` lies in memory, not computed there."""
+        if value in self.pending:
+            return False
+        return value in self.returned or (any(len(i.terms) > 1 for i in index) and self.lies_in_memory(value))
+
+    def lies_in_memory(self, value: str) -> bool:
+        """Tells whether `value` is better read from memory in split dimensions than computed in these: then all its elements
+        would be computed once more, or a matmul would run over more axes.
+        """
+        if value in self.made_of_matmuls or value in self.program.outputs:
+            return True
+        readers = self.program.readers.get(value, ())
+        ways = {_digits(node) if isinstance(node, Reindex) else node.name for node in readers}
+        return len(ways) > 1 and value not in self.program.numbers
 
     def run(self) -> TensorProgram:
         """Applies the whole law, but for removing the nodes that are dead afterwards."""
@@ -121,7 +139,7 @@ class _Inlining(Draft):
 
     def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
         """Lists the places that `moved` reads."""
-        if isinstance(self.values[value], Ranking) or value in self.returned:
+        if isinstance(self.values[value], Ranking) or self.held(value, index):
             return []
         _, bound = _over_index(self.values[value], index)
         return [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(self.values[value])]
@@ -130,7 +148,7 @@ class _Inlining(Draft):
         """Makes a node that computes `value[index...]`, and returns a use of it."""
         node, bound = _over_index(self.values[value], index)
         axes, name = _axes_of(index), self.fresh(value)
-        if value in self.returned and value not in self.pending:
+        if self.held(value, index):
             return self.append(Reindex(name, axes, node.dtype, value, index))
         match node:
             case Elementwise() | Cast() | Contraction() | Reduction():
@@ -235,6 +253,11 @@ def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int,
         if rule.space == space and rule.source == source and runs_to_end:
             return 1, -(rule.start or 0)
     return None
+
+
+def _digits(node: Reindex) -> tuple[tuple[tuple[int, ...], int, bool], ...]:
+    """Returns what is equal for reindexings that split alike, whatever their axes are called."""
+    return tuple((tuple(c for _, c in i.terms), i.offset, i.from_end) for i in node.index)
 
 
 def _axes_of(index: Iterable[Affine]) -> tuple[Axis, ...]:
