@@ -14,8 +14,13 @@ import time
 import warnings
 from collections.abc import Callable
 
+from weft.errors import CompilerError
+from weft.run.compiler import AFTER_KILLED
+
 _EXCEPTION = 113
 """With what status a child ends whose call raised."""
+_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which somebody else ended a child, as the system does where memory runs out: they say nothing about the calls."""
 
 
 def can_fork() -> bool:
@@ -36,6 +41,7 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
 
     Raises:
         OSError: there is no child to be had: too many processes, or too little memory.
+        CompilerError: somebody else ended the child.
     """
     pid = fork()
     if pid == 0:
@@ -51,7 +57,10 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
     if not ended:
         return f"it did not end in {seconds:g} seconds"
     if os.WIFSIGNALED(status):
-        return f"it crashed ({signal.Signals(os.WTERMSIG(status)).name})"
+        cause = signal.Signals(os.WTERMSIG(status))
+        if cause in _OTHERS:
+            raise CompilerError(f"a process that tests kernels was killed ({cause.name})", todo=AFTER_KILLED)
+        return f"it crashed ({cause.name})"
     code = os.waitstatus_to_exitcode(status)
     return None if code == 0 else "the call failed" if code == _EXCEPTION else f"it ended with status {code}"
 
