@@ -29,6 +29,7 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
+from weft.verify.inputs import deciding, indices_below
 from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
@@ -227,7 +228,7 @@ def cases(
         the cases, in a fixed order.
     """
     layout = layout or layout_of(program)
-    reduced = reduced_spaces(program)
+    reduced, indexing = reduced_spaces(program), deciding((program,))
     single = any(n.name not in layout.rows for n in program.inputs)
     count = len(REGIMES) * draws if single else len(near) * draws
     wanted = [(sizes, 0) for sizes in far]
@@ -237,6 +238,9 @@ def cases(
         inputs = {
             n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
         }
+        for name, spaces in indexing.items():
+            lengths = [space.size(sizes) for space in spaces]
+            inputs[name] = indices_below(lengths, inputs[name].shape, rng)
         yield Case(program, sizes, inputs, layout, regime)
 
 

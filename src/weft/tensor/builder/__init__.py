@@ -14,10 +14,10 @@ from dataclasses import replace
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, Space, present
 from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of
+from weft.tensor.builder.lookup import Lookups
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import promote, promote_types
-from weft.tensor.builder.view import Views
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
@@ -25,7 +25,7 @@ from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
 
 
-class Builder(Matmuls, Views):
+class Builder(Matmuls, Lookups):
     """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
 
     What eager refuses for its shapes or dtypes does not come here: PyTorch has run each call on tensors without data. Float
