@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy as np
 from weft.tensor.axes import Space
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.laws import remove_dead
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -118,6 +122,24 @@ def indices_below(
     length = np.resize(np.array(lengths, np.int64), shape)
     drawn = rng.integers(0, length)
     return np.where(rng.uniform(size=tuple(shape)) < from_end, drawn - length, drawn)
+
+
+def reads_inside(program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int]) -> bool:
+    """Tells whether all that says where `program` reads is an index there.
+
+    inputs: by name, all that this is computed of.
+    """
+    values, wanted = program.values(), list[tuple[str, int]]()
+    for node in (n for n in program.nodes if isinstance(n, Lookup)):
+        pairs = zip(node.index, values[node.source].axes, strict=True)
+        wanted += [(index.value, axis.space.size(sizes)) for index, axis in pairs if isinstance(index, Use)]
+    asked = remove_dead(replace(program, outputs=tuple(name for name, _ in wanted), output_dims=()))
+    read = {name for n in asked.nodes for name in uses(n)}.union(asked.outputs)
+    asked = replace(asked, inputs=tuple(n for n in asked.inputs if n.name in read))
+    given = {n.name: inputs[n.name] for n in asked.inputs}
+    with np.errstate(all="ignore"):
+        found = evaluate(asked, given, Fp64Domain(), sizes=sizes) if wanted else ()
+    return all(np.all((v >= 0) & (v < size)) for v, (_, size) in zip(found, wanted, strict=True))
 
 
 def deciding(programs: Sequence[TensorProgram]) -> dict[str, tuple[Space, ...]]:
