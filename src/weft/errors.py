@@ -161,9 +161,6 @@ class WrongIndexError(WeftError, IndexError):
 
     advice = "give indices that are less than the size of the dimension that they index"
 
-    def __init__(self) -> None:
-        super().__init__("an index is out of range")
-
 
 class RefusedByEagerError(UnsupportedError):
     """Eager refuses a call, or tracing does not know its result; weft catches the error, and PyTorch runs the graph."""

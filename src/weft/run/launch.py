@@ -281,7 +281,11 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     words = [*addresses, *size_of.values(), *strides, count, *(("address(wrong)",) if signature.looks_up else ())]
     lines += ["    wrong = flag()"] if signature.looks_up else []
     lines.append(f"    function(pack({', '.join(words)}))")
-    lines += ["    if wrong.value:", "        raise WrongIndexError()"] if signature.looks_up else []
+    lines += (
+        ["    if wrong.value:", "        raise WrongIndexError('an index is out of range')"]
+        if signature.looks_up
+        else []
+    )
     lines.append(f"    return {tuple_of(outputs)}")
     return "\n".join(lines)
 

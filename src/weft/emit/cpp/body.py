@@ -27,7 +27,7 @@ from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Put
-from weft.emit.cpp.values import Gather, ItemMemory, Lazy, ListMemory, Panel, Place, Value, resolved
+from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, ListMemory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -133,7 +133,7 @@ class Body:
                 index = self.item(node.indices[subscript.index])
                 size = frame.size(axis.space)
                 frame.looked_up[size] = None
-                place = Place(f"{node.name}_at", size)
+                place = IndexPlace(f"{node.name}_at", size)
                 places.append(Lazy(place, (index,), index.dims, DType.int64))
                 strides.append(stride)
         along = tuple(a for s in node.at for a in s.axes if a in node.dims)

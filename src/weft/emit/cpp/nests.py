@@ -22,7 +22,7 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
-from weft.emit.cpp.values import Gather, ItemMemory, Lazy, Panel, Place, Value, resolved
+from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped, times
@@ -331,7 +331,7 @@ class _Printer:
                 self._let(lazy, name, Text(stripped(coerced(made, kind)), kind))
             case Collapse(monoid=monoid):
                 self._accumulate(work, lazy, monoid)
-            case Place(name=name, size=size):
+            case IndexPlace(name=name, size=size):
                 index = stripped(coerced(self._value(lazy.args[0]), "int"))
                 self._let(lazy, name, Text(f"weft::place({index}, {size}, wrong)", "int"))
             case Gather(name=name, memory=memory, strides=strides):

@@ -63,7 +63,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class IndexPlace:
     """Where an index lies in a dimension of `size` elements: itself, or if it is none there, the nearest; that is noted."""
 
     name: str
@@ -93,7 +93,7 @@ class Lazy:
         home: where it will lie in the end, as part of a list: the place for it, should something need it in memory before.
     """
 
-    node: Pointwise | Collapse | Index | Literal | Extent | Place | Gather
+    node: Pointwise | Collapse | Index | Literal | Extent | IndexPlace | Gather
     args: tuple[Value, ...]
     dims: tuple[Axis, ...]
     dtype: DType
@@ -113,7 +113,7 @@ class Lazy:
     @property
     def is_work(self) -> bool:
         """True where a loop computes it; an index, a number or a size is written where it stands."""
-        return isinstance(self.node, Pointwise | Collapse | Place | Gather)
+        return isinstance(self.node, Pointwise | Collapse | IndexPlace | Gather)
 
 
 Value: TypeAlias = ItemMemory | Panel | Lazy

@@ -72,7 +72,7 @@ def _run(function: Any, grid: int, arguments: Sequence[Any], constants: Mapping[
 
 def _demand(holds: Any) -> None:
     if not bool(np.all(holds.handle.data)):
-        raise WrongIndexError
+        raise WrongIndexError("an index is out of range")
 
 
 @functools.cache
