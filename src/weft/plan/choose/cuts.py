@@ -23,7 +23,7 @@ from weft.plan.partition.partition import (
     united,
 )
 from weft.plan.targets.candidates import Selection
-from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
+from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, uses
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
 # the model is a model, and two kernels are what is known to work.
@@ -285,6 +285,11 @@ class _Chain:
         joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
         if any(isinstance(stage, TorchCall) or stage.looks for stage in joined):
             return False
+        made = {name for stage in joined for name in stage.results}
+        if any(
+            n.source in made for s in joined if isinstance(s, Region) for n in s.program.nodes if isinstance(n, Lookup)
+        ):
+            return False  # what is looked up in is in memory before
         if len({atom.home for atom in self.atoms[first : last + 1]}) == 1:
             return True
         stages = [atom.stage for atom in self.atoms[first : last + 1]]

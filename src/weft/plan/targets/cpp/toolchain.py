@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +37,17 @@ class ChildBench(Bench):
     """Notes what is launched, and runs it in a child process: a crash or an endless loop ends the child alone."""
 
     words: list[tuple[Binary, bytes]] = field(default_factory=list[tuple[Binary, bytes]])
+    _flags: list[ctypes.c_int64] = field(default_factory=list[ctypes.c_int64])
 
     def launcher(self, made: Binary) -> Launcher:
         def noted(given: bytes) -> None:
             self.words.append((made, given))
 
-        return make_launcher(made.signature, noted, 1, self.memory.allocate)
+        def flag() -> ctypes.c_int64:
+            self._flags.append(ctypes.c_int64())  # it is there when the kernel runs
+            return self._flags[-1]
+
+        return make_launcher(made.signature, noted, 1, self.memory.allocate, flag)
 
     def ended(self, meanwhile: Callable[[], None]) -> str | None:
         def work() -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -32,7 +30,8 @@ from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import begun, side_by_side
 from weft.run.key import cache_key
 from weft.schedule import kernels
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Input, TensorProgram
+from weft.verify.inputs import deciding, reads_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,11 +409,19 @@ def _assembled_aloud(
 
 
 def _timing(program: TensorProgram, example: Example, device: torch.device) -> CandidateTimer | None:
-    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's."""
-    with suppress(torch.OutOfMemoryError):
-        return CandidateTimer(program, example, device)
-    torch.cuda.empty_cache()
-    return None
+    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's, or where none are found
+    with which all that says where to read is an index: kernels would end.
+    """
+    try:
+        timer = CandidateTimer(program, example, device)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+    found = {n: timer.inputs[n].cpu().numpy() for n in deciding((program,))}
+    integers = (n.name for n in program.inputs if not n.dtype.is_float)
+    found |= {n: timer.inputs[n].cpu().numpy() for n in integers if found}
+    sizes = program.sizes(example.sizes)
+    return timer if not found or reads_inside(program, found, sizes) else None
 
 
 class CandidateTimer:
@@ -422,7 +429,9 @@ class CandidateTimer:
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
-        self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
+        sizes, indexing = program.sizes(example.sizes), deciding((program,))
+        least = {name: min(space.size(sizes) for space in spaces) for name, spaces in indexing.items()}
+        self.inputs = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
         self.timer = GraphTimer(cache_filler(device))
 
     def measured(self, ready: Ready, best: float) -> float | str:
@@ -449,15 +458,15 @@ class CandidateTimer:
         return run
 
 
-def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
-    """Draws random elements in a tensor that lies as the example's does."""
-    kind: torch.dtype = getattr(torch, dtype)
-    shape = [a.space.size(example.sizes) for a in axes]
-    last = example.innermost.get(name)
+def _random(node: Input, example: Example, device: torch.device, below: int) -> torch.Tensor:
+    """Draws random elements, integers `below` a number, in a tensor that lies as the example's does."""
+    kind: torch.dtype = getattr(torch, node.dtype.name)
+    shape = [a.space.size(example.sizes) for a in node.axes]
+    last = example.innermost.get(node.name)
     turned = last is not None and last != len(shape) - 1
     lying = [n for d, n in enumerate(shape) if d != last] + [shape[last]] if turned and last is not None else shape
     if kind.is_floating_point:
         made = torch.randn(lying, device=device).to(kind)
     else:
-        made = torch.randint(0, 2, lying, device=device).to(kind)
+        made = torch.randint(0, below, lying, device=device).to(kind)
     return made.movedim(-1, last) if turned and last is not None else made
