@@ -11,7 +11,6 @@ from weft.block.places import Place
 from weft.block.program import BlockProgram, Graph, Index, Literal, Load, Map, Pointwise, Rank
 from weft.block.ranges import Band, Part, Remainder, Segment, Within
 from weft.block.rename import rename_program_axes
-from weft.block.typed import typed
 from weft.block.walk import every, maps, spaces
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
@@ -233,7 +232,7 @@ def edge_sizes(
         widest = exact[name]
         rests[name] += max(0, -(-(count + widest - rests[name]) // widest)) * widest
         exact[name] = (count // widest + 2) * widest
-    for name in _looked_up(applied) & rests.keys():
+    for name in _looked_up(applied.graph, {n: kind.lists for n, kind in applied.inputs}) & rests.keys():
         rests[name], exact[name] = max(rests[name], _INDEXED), max(exact[name], _INDEXED - 2)
     bands = {name: distance for name, distance in _band_reach(applied).items() if name in rests}
     far = bands | {name: max(index, bands.get(name, 0)) for name, index in (reach or {}).items() if name in rests}
@@ -250,11 +249,20 @@ def edge_sizes(
     )
 
 
-def _looked_up(applied: BlockProgram) -> set[str]:
-    """Returns the spaces in which indices say where to read, by name."""
-    loads = ((n, t) for n, t in typed(applied, applied.graph.nodes) if isinstance(n, Load) and n.indices)
-    pairs = (pair for node, types in loads for pair in zip(types[node.memory].lists, node.at, strict=True))
-    return {axis.space.name for axis, subscript in pairs if subscript.index is not None}
+def _looked_up(graph: Graph, lists: Mapping[str, tuple[Axis, ...]]) -> set[str]:
+    """Returns the spaces in which indices say where `graph` reads, by name, given the axes of the lists that it sees."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        match node:
+            case Map():
+                inner = {f.inner: lists[f.outer] for f in node.inputs if f.outer in lists}
+                found |= _looked_up(node.body, inner)
+            case Load(memory=memory, at=at) if memory in lists:
+                pairs = zip(lists[memory], at, strict=False)
+                found |= {axis.space.name for axis, subscript in pairs if subscript.index is not None}
+            case _:
+                pass
+    return found
 
 
 def _with_rests(tiles: set[int], most: int) -> int:
