@@ -12,6 +12,7 @@ from typing import Any
 from testkit.opinfo.campaign import RESULTS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
+from weft.capture.joins import JOINS
 from weft.capture.matmuls import MATMULS
 from weft.capture.parts import PARTS
 from weft.capture.picks import PICKS
@@ -35,6 +36,7 @@ _ABOUT = {
     "Products": "Contractions.",
     "Reductions and normalisations": "As the reductions and elementwise operations that they consist of.",
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
+    "Joined tensors": "Of one length along a dimension: a digit of the index chooses among them.",
     "New tensors": "Made where they are read.",
     "Composite": "Recorded as the calls that they consist of, for the arguments for which that is worth it.",
     "Picks": "Of one place in each row that weft computes: sums of which one term is not 0.",
@@ -50,6 +52,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Products": set(MATMULS),
         "Reductions and normalisations": set(REDUCTIONS),
         "Views and copies": set(VIEWS),
+        "Joined tensors": set(JOINS),
         "New tensors": set(CREATION),
         "Composite": {name.rpartition(".")[0] for name in PARTS},
         "Picks": {name.rpartition(".")[0] for name in PICKS},
