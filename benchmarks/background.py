@@ -1,15 +1,17 @@
-"""What compiling in the background costs a caller: first results, full speed, calls meanwhile, a stream of sizes, a soak.
+"""What each mode of `compile` costs a caller: first results, full speed, calls meanwhile, a stream of sizes, a soak.
 
-    python benchmarks/background.py first  [--only NAME ...] [--processes N] [--json FILE]
+    python benchmarks/background.py first  [--only NAME ...] [--modes MODE ...] [--processes N] [--json FILE]
     python benchmarks/background.py stream [--calls N] [--json FILE]
     python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE]
 
 `first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
 tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
-one after the other while the other process compiles, beside that of the same calls before it began; `full speed` is the time until
-`weft.ready` returns where nothing is called meanwhile. `stream`: calls of random lengths and batches on a process that has served
-two; of each call the time is compared with eager's on the same operands, and the binaries in the cache are counted. `soak`: threads
-call with random sizes; each result is compared with eager's, and the memory of both processes is sampled.
+one after the other while the other process compiles, or times what was compiled first, beside that of the same calls before it
+began (the modes called busy); `full speed` is the time until `weft.ready` returns, in the other modes without any such call. Where
+other work keeps the machine busy, seconds of processor time, of both processes and their compilers, say more. `stream`: calls of
+random lengths and batches on a process that has served two; of each call the time is compared with eager's on the same operands,
+and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with eager's, and the
+memory of both processes is sampled.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from typing import Any
 from weft.lab.measure import setting
 
 _SECONDS = 1800
-_NAMES = ("mlp", "attention", "bert", "llama")
+_NAMES = ("mlp", "attention", "norm", "bert", "llama")
+_MODES = ("first", "background", "first, busy", "background, busy")
 _MODELS = """
 import json, os, random, sys, threading, time, warnings
 import torch
@@ -44,10 +47,16 @@ def attention(q, k, v):
     return torch.softmax(q @ k.mT / 8, -1) @ v
 
 
+def norm(x, scale, bias):
+    return torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, x.shape[-1:], scale, bias)) * torch.sigmoid(x)
+
+
 def found(name):
     if name == "mlp":
         layers = torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)
         return torch.nn.Sequential(*layers).eval(), (torch.randn(256, 256),)
+    if name == "norm":
+        return norm, (torch.randn(1024, 512), torch.randn(512), torch.randn(512))
     if name == "attention":
         return attention, tuple(torch.randn(2, 4, 256, 64) for _ in range(3))
     import transformers
@@ -65,6 +74,15 @@ def timed(call):
     return time.perf_counter() - begin
 
 
+def used(pid):
+    # Seconds of processor time of a process and of those that it has waited for.
+    try:
+        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident(pid):
     try:
         return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 / 2**20
@@ -77,25 +95,27 @@ function, inputs = found(name)
 for _ in range(3):
     function(*inputs)
 figures = {"eager call": min(timed(lambda: function(*inputs)) for _ in range(20))}
-begin = time.perf_counter()
+begin, before = time.perf_counter(), used(os.getpid())
 if mode == "eager":
     compiled = torch.compile(function, backend="eager")
 elif mode == "blocking":
     compiled = weft.compile(function)
 else:
-    compiled = weft.compile(function, compile="background")
+    compiled = weft.compile(function, compile=mode.removesuffix(", busy"))
 compiled(*inputs)
 figures["first"] = time.perf_counter() - begin
-if mode == "busy":
+figures["first, processor"] = used(os.getpid()) - before
+if mode.endswith("busy"):
     calls = []
     while weft.stats().in_progress:
         calls.append(timed(lambda: compiled(*inputs)))
     calls.sort()
     figures |= {"median meanwhile": calls[len(calls) // 2], "worst meanwhile": calls[-1], "99th": calls[-len(calls) // 100]}
-elif mode == "background":
-    weft.ready(compiled)
+weft.ready(compiled)
 if mode != "eager":
+    from weft.api.background.requests import QUEUE
     figures["full"] = time.perf_counter() - begin
+    figures["full, processor"] = used(os.getpid()) - before + (used(QUEUE.process.number) if QUEUE.process else 0.0)
 figures["call"] = min(timed(lambda: compiled(*inputs)) for _ in range(20))
 figures["failed"] = weft.stats().failed
 print(json.dumps(figures))
@@ -218,11 +238,11 @@ def process(script: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def first(names: list[str], processes: int) -> dict[str, Any]:
+def first(names: list[str], modes: list[str], processes: int) -> dict[str, Any]:
     """Measure first results, full speed and calls meanwhile; times in seconds."""
     found: dict[str, Any] = {}
     for name in names:
-        runs: dict[str, list[dict[str, float]]] = {"eager": [], "blocking": [], "background": [], "busy": []}
+        runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in ("eager", "blocking", *modes)}
         for _ in range(processes):
             for mode, made in runs.items():
                 made.append(process(_FIRST, name, mode))
@@ -230,17 +250,29 @@ def first(names: list[str], processes: int) -> dict[str, Any]:
             mode: {figure: statistics.median(run[figure] for run in made) for figure in made[0]}
             for mode, made in runs.items()
         }
-        background, busy = medians["background"], medians["busy"]
-        found[name] = {
-            "first result / backend eager's": background["first"] / medians["eager"]["first"],
-            "full speed / blocking": background["full"] / medians["blocking"]["full"],
-            "median call meanwhile / eager": busy["median meanwhile"] / busy["eager call"],
-            "worst call meanwhile - eager": busy["worst meanwhile"] - busy["eager call"],
-            "medians": medians,
-        }
-        shown = {k: round(v, 3) for k, v in found[name].items() if k != "medians"}
-        sys.stdout.write(f"{name}: {shown}\n")
+        found[name] = {mode: _beside(mode, medians) for mode in runs if mode != "eager"} | {"medians": medians}
+        for mode, shown in found[name].items():
+            if mode != "medians":
+                sys.stdout.write(f"{name}, {mode}: { {k: round(v, 3) for k, v in shown.items()} }\n")
         sys.stdout.flush()
+    return found
+
+
+def _beside(mode: str, medians: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Compare the figures of a mode with those of `backend="eager"`, of blocking and of eager calls."""
+    own = medians[mode]
+    found = {
+        "first result": own["first"],
+        "first result / backend eager's": own["first"] / medians["eager"]["first"],
+        "first result, processor": own["first, processor"],
+        "full speed": own["full"],
+        "full speed, processor": own["full, processor"],
+        "full speed / blocking": own["full"] / medians["blocking"]["full"],
+        "call / eager": own["call"] / own["eager call"],
+    }
+    if "median meanwhile" in own:
+        found["median call meanwhile / eager"] = own["median meanwhile"] / own["eager call"]
+        found["worst call meanwhile - eager"] = own["worst meanwhile"] - own["eager call"]
     return found
 
 
@@ -249,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("first", "stream", "soak"))
     parser.add_argument("--only", nargs="+", default=list(_NAMES), choices=_NAMES)
+    parser.add_argument("--modes", nargs="+", default=list(_MODES), choices=_MODES, help="beside eager and blocking")
     parser.add_argument("--processes", type=int, default=3, help="new processes for each figure")
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -261,7 +294,7 @@ def main() -> None:
     before = asdict(setting())
     match given.what:
         case "first":
-            found = first(given.only, given.processes)
+            found = first(given.only, given.modes, given.processes)
         case "stream":
             found = process(_STREAM, str(given.calls))
         case _:

@@ -24,7 +24,7 @@ from weft.cost import Corrections, Resources, dependents, gpu, in_levels, launch
 from weft.emit.triton import GRANULARITY
 from weft.errors import ScheduleError
 from weft.pipeline import normalize
-from weft.plan.choose.select import select
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, partition, united
 from weft.plan.targets import toolchain
@@ -225,7 +225,7 @@ def fused(name: str) -> Fused:
     named = zip(prepared.viewed.inputs, prepared.program.inputs, strict=True)
     inputs = tuple((old.name, new.name) for old, new in named)
     made = Fused(prepared.program, inputs, prepared.example.innermost, ())
-    selection = select(prepared.program, made.example(own))
+    selection = looked_at_closely(select(prepared.program, made.example(own)))
     distinct: dict[BlockProgram, Candidate] = {}
     for each in (selection.chosen, *(selection.others or ())):
         distinct.setdefault(each.fused, replace(each, trace=()))

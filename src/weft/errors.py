@@ -156,6 +156,12 @@ class UnsupportedError(WeftError):
     advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
 
 
+class WrongIndexError(WeftError, IndexError):
+    """A kernel met an integer that is no index of what it reads. PyTorch runs such a call instead, and raises its own error."""
+
+    advice = "give indices that are less than the size of the dimension that they index"
+
+
 class RefusedByEagerError(UnsupportedError):
     """Eager refuses a call, or tracing does not know its result; weft catches the error, and PyTorch runs the graph."""
 

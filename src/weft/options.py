@@ -106,10 +106,11 @@ class Options:
         _choice("auto", "never"),
         '"auto": the first call of what `weft.compile` made is timed against PyTorch, and the faster runs; "never": weft does',
     )
-    compile: Literal["blocking", "background"] = _option(
+    compile: Literal["blocking", "first", "background"] = _option(
         "blocking",
-        _choice("blocking", "background"),
-        '"background": calls run in PyTorch while another process compiles, then in weft; "blocking": a first call compiles',
+        _choice("blocking", "first", "background"),
+        '"blocking": a first call compiles, tunes and times; "first": it compiles, another process times; "background": it runs '
+        "in PyTorch, and another process compiles and times",
     )
     effort: Literal["none", "quick", "full"] = _option(
         "quick",

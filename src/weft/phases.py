@@ -8,6 +8,7 @@ Phases may be inside one another; each second counts for the innermost one of it
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -48,6 +49,15 @@ class _Thread(threading.local):
 
 
 _lock = threading.Lock()
+
+
+def _in_a_child() -> None:
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold it
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
 _spent: dict[Phase, Spent] = {}
 _thread = _Thread()
 

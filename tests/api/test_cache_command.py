@@ -16,6 +16,7 @@ from weft.cli.main import main
 from weft.plan import Measured
 from weft.plan.measure.clock import Timing
 from weft.run.cache import CacheFolder, Json
+from weft.run.key import cache_key, environment_parts
 
 DAY = 24 * 3600.0
 OTHER = "0" * 64
@@ -195,3 +196,71 @@ def test_a_folder_of_others_is_refused(folder, command):
     assert result.exit_code == 2
     assert "chmod 700" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_export_and_import_carry_entries(folder, kernel, tmp_path, monkeypatch):
+    key, files, _ = kernel
+    tmp_path.chmod(0o700)
+    made = run("export", tmp_path / "saved")
+    assert f"exported 2 entries of {folder} to" in made.stdout
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
+    found = run("import", tmp_path / "saved")
+    assert found.exit_code == 0
+    assert "imported 1 entry into" in found.stdout  # the other's key is not that of what it was made of
+    assert "passed over: 1 entry" in found.stdout
+    assert "not be found" not in found.stdout
+    arrived = CacheFolder().lookup(key)
+    assert arrived is not None
+    assert {name: path.read_bytes() for name, path in arrived.files.items()} == files
+    assert "0 entries into" in run("import", tmp_path / "saved").stdout
+
+
+def test_export_takes_the_entries_that_are_named_or_were_used(folder, kernel, tmp_path):
+    key = kernel[0]
+    assert "exported 1 entry" in run("export", tmp_path / "one", key[:10]).stdout
+    assert run("export", tmp_path / "none", "abc").exit_code == 2
+    os.utime(folder / key / "manifest.json", (0, 0))
+    assert "exported 1 entry" in run("export", tmp_path / "new", "--used-since", "12h").stdout
+    assert "exported 0 entries" in run("export", tmp_path / "old", key, "--used-since", "12h").stdout
+    assert "--used-since" in run("export", tmp_path / "bad", "--used-since", "soon").stderr
+
+
+def test_import_names_what_does_not_fit_this_machine(folder, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    here = environment_parts()
+    for changed in ({"weft": "older"}, {"machine": "another", "torch": "1.0"}, {}):
+        parts = {**here, **changed, "program": "p"}
+        CacheFolder().store(cache_key(parts), {}, parts=parts)
+    run("export", tmp_path / "saved")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
+    said = run("import", tmp_path / "saved").stdout
+    assert (
+        "2 entries will not be found here: another processor, another version of PyTorch, another version of weft"
+        in said
+    )
+
+
+def test_import_refuses_what_others_may_have_written(folder, tmp_path, monkeypatch):
+    run("export", tmp_path / "saved")
+    (tmp_path / "saved").chmod(0o666)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
+    refused = run("import", tmp_path / "saved")
+    assert refused.exit_code == 2
+    assert "can be written to by others" in refused.stderr
+    assert not (tmp_path / "other").exists() or not list(CacheFolder().entries())
+    assert "imported 1 entry" in run("import", "--trust", tmp_path / "saved").stdout
+
+
+def test_a_file_without_its_end_is_said_to_be_so(folder, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    run("export", tmp_path / "saved")
+    data = (tmp_path / "saved").read_bytes()
+    (tmp_path / "saved").write_bytes(data[:-5])
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
+    assert "the file's end is missing" in run("import", tmp_path / "saved").stdout
+
+
+def test_an_unwritable_place_is_said(folder, tmp_path):
+    assert run("export", tmp_path / "no" / "saved").exit_code == 2
+    assert run("export", tmp_path).exit_code == 2
+    assert run("import", tmp_path / "none").exit_code == 2

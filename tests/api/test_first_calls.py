@@ -16,7 +16,7 @@ from weft import phases
 from weft.cli import first_calls as command
 from weft.cli.main import main
 from weft.errors import CommandError
-from weft.lab.first import compared, process
+from weft.lab.first import compared, memory, process
 from weft.lab.first.compared import FirstCalls, first_calls
 from weft.lab.first.rows import chosen, subjects
 from weft.lab.first.tables import complaints, further_layers, line, mean, tables
@@ -156,6 +156,52 @@ def test_the_command_writes_rows_and_goes_on_where_it_stopped(monkeypatch, tmp_p
     assert asked == ["log-softmax fp32", "log-softmax bf16"]
     assert "log-softmax bf16: a second process compiled 0 times and chose 1 times" in again.output
     assert len(json.loads((tmp_path / "first.json").read_text())["results"]) == 2
+
+
+_TREE = """
+import subprocess, sys, time
+depth = int(sys.argv[1])
+held = bytearray(b"x") * 40_000_000
+if depth:
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[2], str(depth - 1), sys.argv[2]], stdout=subprocess.PIPE)
+    child.stdout.read(1)
+print("ready", flush=True)
+time.sleep(0.6)
+"""
+
+
+@pytest.mark.parametrize(("depth", "least", "most"), [(0, 40e6, 70e6), (2, 120e6, 190e6)])
+def test_memory_is_that_of_all_processes_at_once(depth, least, most):
+    with subprocess.Popen(
+        [sys.executable, "-c", _TREE, str(depth), _TREE], stdout=subprocess.PIPE, text=True
+    ) as started:
+        peak, processes = memory.watched(started)
+    assert least < peak < most
+    assert processes == depth + 1
+
+
+def test_memory_is_measured_for_each_compiler_and_weft_may_take_so_much(monkeypatch, tmp_path):
+    found = {"weft": 5_500_000_000, "inductor": 4_000_000_000, "eager": 3_000_000_000}
+    asked = list[str]()
+    monkeypatch.setattr(memory, "watched", lambda process: (process.wait(), (found[asked[-1]], 2))[1])
+
+    def command(name, device, compiler):
+        asked.append(compiler)
+        return [sys.executable, "-c", "raise SystemExit(0)"]
+
+    monkeypatch.setattr(memory, "command", command)
+    path = tmp_path / "memory.json"
+    given = ["bench", "--first-memory", "--device", "cpu", "--only", "log-softmax fp32", "--json", str(path)]
+    done = CliRunner().invoke(main, given)
+    assert asked == ["weft", "inductor", "eager"]
+    assert (done.exit_code, "compiling takes 2.50 GB beyond eager" in done.output) == (1, True), done.output
+    assert json.loads(path.read_text())["memory"][0]["peaks"] == found
+    found["weft"] = 4_900_000_000
+    assert CliRunner().invoke(main, given).exit_code == 0
+    monkeypatch.setattr(memory, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('out of luck')"])
+    failed = CliRunner().invoke(main, given)
+    assert failed.exit_code == 1
+    assert "weft: out of luck" in failed.output
 
 
 _IMPORT = """

@@ -327,3 +327,18 @@ def test_many_threads_call_while_it_is_compiled(run) -> None:
     assert not wrong, wrong
     assert weft.stats().served >= 2 and not weft.stats().failed, weft.stats()
     """)
+
+
+def test_what_a_killed_process_was_to_time_is_timed_by_a_call(run):
+    _, err = run("""
+    fast = weft.compile(lambda x: torch.softmax(x * 3, -1) @ torch.relu(x.mT + 3), compile="first", measure="auto")
+    first = fast(x)
+    os.killpg(working(), signal.SIGKILL)
+    assert weft.ready(fast, 60)
+    torch.testing.assert_close(fast(x), first)
+    now = weft.stats()
+    assert (now.failed, now.served, now.untimed) == (1, 0, 1), now
+    from weft.run.cache import CacheFolder
+    assert sum("trial" in entry.parts for entry in CacheFolder().entries()) == 1
+    """)
+    assert not err

@@ -12,9 +12,9 @@ VIEWS = {"aten.view", "aten.reshape", "aten.flatten", "aten.slice"}
 LEFT = {
     "llama": {"aten.cat"},
     "gpt2": set[str](),
-    "bert": {"aten.embedding"},
+    "bert": set[str](),
     "vit": {"aten.conv2d", "aten.cat"},
-    "t5": {"aten.embedding"},
+    "t5": set[str](),
     "experts": {"aten.topk", "aten.scatter"},
     "scan": {"aten.cumsum"},
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
-import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
@@ -317,6 +319,7 @@ def size(text):
     """A number, or an expression of PyTorch's in symbols."""
     if not isinstance(text, str):
         return text
+    sympy: Any = import_module("sympy")  # its types are only partly known
     symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in "st"}
     name, _, divisor = text.partition("//")
     return FloorDiv(symbols[name], int(divisor)) if divisor else sympy.sympify(text, locals=symbols)

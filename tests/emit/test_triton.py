@@ -43,7 +43,7 @@ TARGETS = {"sm_90": ("cuda", 90, 227 * 1024), "gfx942": ("hip", "gfx942", 64 * 1
 COMPILED = (
     "linear_relu", "linear_relu_peeled", "linear_relu_split", "linear_relu_bf16", "attention", "attention_grid", "layernorm",
     "rmsnorm", "rmsnorm_whole", "softmax_state", "softmax_state_segments", "online_attention", "masked", "triangle_whole",
-    "shared_heads", "linear_relu_two_grids",
+    "shared_heads", "linear_relu_two_grids", "lookup", "lookup_elements", "lookup_multiplied",
 )  # fmt: skip
 
 

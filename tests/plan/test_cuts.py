@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -44,7 +44,10 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
-    def settled(self, region: Region) -> None:
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        return False
+
+    def settled(self, regions: Sequence[Region]) -> None:
         pass
 
     def lengths(self, region: Region) -> dict[str, int]:

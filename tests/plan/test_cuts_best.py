@@ -67,7 +67,8 @@ def chain(kinds: Sequence[str]) -> TensorProgram:
 class Invented:
     """Random prices of regions: of a joined one about what its parts take.
 
-    `asked` says which were asked for, `told` which the graph was cut into, each with the number of questions before.
+    `asked` says which were asked for, `told` which the graph was cut into, each with the number of questions before. `thought_of`
+    are those that may be asked for, `at_once`: they are all priced when that is said.
     """
 
     rng: random.Random
@@ -78,9 +79,16 @@ class Invented:
     known: dict[frozenset[str], tuple[float, float]] = field(
         default_factory=dict[frozenset[str], "tuple[float, float]"]
     )
+    at_once: bool = False
+    thought_of: list[frozenset[str]] = field(default_factory=list[frozenset[str]])
 
-    def settled(self, region: Region) -> None:
-        self.told.append((len(self.asked), frozenset(n.name for n in region.program.nodes)))
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        self.thought_of = [frozenset(n.name for n in region.program.nodes) for region in regions]
+        return self.at_once
+
+    def settled(self, regions: Sequence[Region]) -> None:
+        for region in regions:
+            self.told.append((len(self.asked), frozenset(n.name for n in region.program.nodes)))
 
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: 64 for space in region.program.spaces()}
@@ -130,6 +138,16 @@ class Given(Invented):
     def _seconds(self, region: Region) -> tuple[float, float]:
         found = self.seconds[len(region.program.nodes)]
         return found, found / 2
+
+
+def test_where_all_is_selected_at_once_it_is_told_at_once():
+    kinds = ["product", "exp", "product", "call", "product", "exp", "product"]
+    one_by_one, at_once = Invented(random.Random(1)), Invented(random.Random(1), at_once=True)
+    assert Cuts(chain(kinds), at_once).stages() == Cuts(chain(kinds), one_by_one).stages()
+    assert {asked for asked, _ in at_once.told} == {len(at_once.asked)}
+    assert len({asked for asked, _ in one_by_one.told}) > 1
+    assert set(at_once.asked) <= set(at_once.thought_of)
+    assert len(at_once.thought_of) == len(set(at_once.thought_of))
 
 
 def test_what_a_call_parts_is_cut_by_itself_and_told_before_the_rest_is_priced():
@@ -235,7 +253,10 @@ class Predicted:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2))
 
-    def settled(self, region: Region) -> None:
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        return False
+
+    def settled(self, regions: Sequence[Region]) -> None:
         pass
 
     def lengths(self, region: Region) -> dict[str, int]:

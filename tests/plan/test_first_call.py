@@ -9,6 +9,7 @@ import weft
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import LeftToPyTorchWarning
+from weft.plan.measure import clock
 from weft.plan.measure.first_call import wrong_results
 from weft.plan.measure.spare import spare
 
@@ -19,7 +20,9 @@ def _judged(monkeypatch):
 
 
 def compared(mine, eager, *arguments, written=()):
-    return wrong_results(mine, eager, spare(arguments, written))
+    given = spare(arguments, written)
+    found, theirs = (each.results or () for each in clock.first_calls((mine, eager), given))
+    return wrong_results(found, theirs, eager, given)
 
 
 def eager(x, y):
@@ -124,13 +127,16 @@ def test_what_is_written_is_compared_too():
     assert torch.equal(x, before)
 
 
-def test_what_fails_is_left_to_whoever_times_it():
+def test_what_fails_in_its_first_call_is_left_to_whoever_times_it():
     def fails(*_):
         raise ValueError("no")
 
-    assert compared(fails, eager, X, Y) is None
+    given = spare((X, Y), ())
+    kernels = clock.first_calls((fails, eager), given)
+    assert [each.results is None for each in kernels] == [True, False]
+    assert isinstance(clock.measure(kernels, given).failure, ValueError)
     with pytest.raises(ValueError, match="no"):
-        compared(eager, fails, X, Y)
+        clock.measure(clock.first_calls((eager, fails), given), given)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from weft.cost import gpu
 from weft.errors import CompilerError, UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
-from weft.plan.choose.select import select
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import tune
@@ -259,7 +259,7 @@ def right(_: Candidate) -> None:
 def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken() -> None:
     program = programs.linear_relu(DType.bfloat16)
     example = Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)
-    selection = select(program, example)
+    selection = looked_at_closely(select(program, example))
     assert selection.others
     times = [c.cost.predicted_seconds for c in (selection.chosen, *selection.others)]
     assert times == sorted(times)
@@ -270,7 +270,7 @@ def test_selection_for_a_gpu_has_more_to_time_and_without_one_the_first_is_taken
 
 def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
     program = programs.linear_relu(DType.bfloat16)
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    selection = looked_at_closely(select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)))
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
     taken = tuned(replace(selection, chosen=impossible), None, right)
     assert selection.others
@@ -290,7 +290,7 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     program = programs.linear_relu(DType.bfloat16)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    selection = looked_at_closely(select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)))
     first = tuned(selection, torch.device("cuda"), right)
     assert first.chosen.schedule != selection.chosen.schedule
 
@@ -312,7 +312,7 @@ def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: py
 
 def test_candidates_are_compiled_with_the_options_in_force(tmp_path: Path) -> None:
     program = programs.linear_relu(DType.bfloat16)
-    selection = select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    selection = looked_at_closely(select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)))
     impossible = replace(selection.chosen, schedule=replace(selection.chosen.schedule, warps=3))
     with weft.options(cache_dir=str(tmp_path)):
         found = compiled(program, (impossible, selection.chosen), selection.example)

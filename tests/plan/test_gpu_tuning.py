@@ -17,9 +17,9 @@ import torch
 import weft
 from testkit.block import programs
 from weft.errors import UnsupportedError
-from weft.plan.choose.select import select
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.targets.base import Refused
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.candidates import Candidate, Example, Selection
 from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble
@@ -33,7 +33,7 @@ H200 = Target("cuda", "90")
 @functools.cache
 def candidates() -> Selection:
     program = programs.linear_relu(DType.bfloat16)
-    return select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200))
+    return looked_at_closely(select(program, Example({"M": 64, "N": 64, "K": 64}, {}, 1, H200)))
 
 
 def searching(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
@@ -223,12 +223,14 @@ def test_a_wrong_winner_gives_way_to_the_next_and_this_is_kept(
 def test_warps_and_stages_of_a_wrong_program_are_passed_over_but_not_its_plain_loop() -> None:
     a, b = of(3, "a"), of(3, "b")
     deeper, plain = (replace(a, schedule=replace(a.schedule, stages=n)) for n in (4, 1))
-    chosen, said = tune._first_right((a, deeper, plain, b), [], lambda each: "wrong" if each is a else None)
+    chosen, _ = tune._first_right((a, deeper, plain, b), lambda each: "wrong" if each is a else None)
     assert chosen is plain
-    said = [Considered(each.name, 1.0, "") for each in (a, deeper, plain, b)]
-    chosen, said = tune._first_right((a, deeper, b), said, lambda each: "wrong" if each is a else None)
+    chosen, reasons = tune._first_right((a, deeper, b), lambda each: "wrong" if each is a else None)
     assert chosen is b
-    assert [each.reason.partition(":")[0] for each in said] == ["wrong", "not judged", "", ""]
+    assert {name: said.partition(":")[0] for name, said in reasons.items()} == {
+        a.name: "wrong",
+        deeper.name: "not judged",
+    }
 
 
 def test_where_none_of_a_few_is_right_the_fastest_is_kept(
@@ -242,6 +244,38 @@ def test_where_none_of_a_few_is_right_the_fastest_is_kept(
     assert [each.origin for each in asked] == list("abcdef")[: tune._JUDGED]
     found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
     assert (found.chosen.origin, asked) == ("a", [])
+
+
+def test_the_first_that_is_right_serves_untimed_where_no_tuning_is_known(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    known = selection.chosen
+    impossible = replace(known, schedule=replace(known.schedule, warps=3), origin="impossible")
+    wrong, good, unasked = of(3, "wrong"), of(2, "good"), of(1, "unasked")
+    given = replace(selection, chosen=impossible, others=(wrong, good, unasked))
+    with weft.options(compile="first"):
+        found, asked = fastest_first(monkeypatch, given, tmp_path, wrong)
+        assert found.chosen is good
+        assert [each.origin for each in asked] == ["wrong", "good"]
+        assert [(each.origin[:5], each.seconds) for each in found.considered[-2:]] == [("impos", None), ("wrong", None)]
+        again, asked = fastest_first(monkeypatch, given, tmp_path, wrong)
+        assert (again.chosen, len(asked)) == (good, 2)  # an untimed choice is not kept
+    tuned_one, _ = fastest_first(monkeypatch, replace(given, chosen=unasked, others=(good,)), tmp_path, unasked)
+    assert tuned_one.chosen is good
+    with weft.options(compile="first"):
+        taken, asked = fastest_first(monkeypatch, given, tmp_path)
+    assert (taken.chosen.schedule, asked) == (good.schedule, [])  # what was tuned before serves
+
+
+def test_where_a_few_untimed_ones_are_wrong_the_likeliest_of_them_is_taken(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    every = [of(3, name) for name in "abcdef"]
+    given = replace(selection, chosen=every[0], others=tuple(every[1:]))
+    with weft.options(compile="first"):
+        found, asked = fastest_first(monkeypatch, given, tmp_path, *every)
+    assert found.chosen is every[0]  # whoever builds it finds that it is wrong
+    assert len(asked) == tune._JUDGED
 
 
 def test_the_second_round_changes_warps_or_stages_before_both(
@@ -292,7 +326,7 @@ def test_two_binaries_where_nothing_is_multiplied(
     )
     program = rows.plans[0].regions[0].program
     sizes = dict(zip((s.name for s in program.spaces()), (64, 4096), strict=True))
-    own = select(program, Example(sizes, {}, 1, H200))
+    own = looked_at_closely(select(program, Example(sizes, {}, 1, H200)))
     timed: list[Candidate] = []
     tune_it(monkeypatch, own, tmp_path, timing(lambda _: 1e-6, timed))
     assert 1 <= tune._binaries(timed) <= 2

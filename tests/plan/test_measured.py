@@ -58,13 +58,23 @@ def test_the_least_times_count_and_the_last_conditions():
     assert not busy.is_to_be_repeated, "for ever is too often"
 
 
+def test_a_trial_that_took_enough_calls_is_not_repeated():
+    close = Timing(1.0, 0.02), Timing(1.0, 0.02)
+    assert Measured(*close, spent=2.0).is_to_be_repeated
+    assert not Measured(*close, spent=3.0).is_to_be_repeated
+    assert not Measured(*close, spent=1.5).again(Measured(*close, spent=1.5)).is_to_be_repeated
+    quick = Timing(1e-3, 0.02), Timing(1e-3, 0.02)
+    assert Measured(*quick, spent=0.4).is_to_be_repeated
+    assert not Measured(*quick, spent=0.5).is_to_be_repeated
+
+
 @pytest.mark.parametrize("library", [None, Timing(1.25, 0.125)])
 def test_it_is_written_and_read(library):
-    found = Measured(Timing(1.0, 0.5), Timing(2.0, 0.25), library, load=1.5, cores=2, trials=3)
+    found = Measured(Timing(1.0, 0.5), Timing(2.0, 0.25), library, load=1.5, cores=2, trials=3, spent=0.75)
     assert Measured.read(found.written()) == found
 
 
-@pytest.mark.parametrize("gone", ["weft", "eager", "spread", "load", "cores", "trials"])
+@pytest.mark.parametrize("gone", ["weft", "eager", "spread", "load", "cores", "trials", "spent"])
 def test_what_lacks_a_part_is_no_measurement(gone):
     written = Measured(Timing(1.0), Timing(2.0)).written()
     assert Measured.read({name: value for name, value in written.items() if name != gone}) is None
@@ -91,7 +101,8 @@ def test_spread_and_load_are_measured(monkeypatch):
     monkeypatch.setattr(clock, "time", Clock)
     monkeypatch.setattr(clock, "_busy_seconds", lambda: 2 * now[0])
     monkeypatch.setattr(clock, "_SECONDS", 0.0)
-    found = clock.measure([call, lambda: ()], Spare(()))
+    given = Spare(())
+    found = clock.measure(clock.first_calls([call, lambda: ()], given), given)
     assert found.timings[0] == Timing(2.0 / 64, 0.25)
     assert found.load == 1.5
 

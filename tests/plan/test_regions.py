@@ -14,6 +14,7 @@ from weft.block.walk import maps
 from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import regions
+from weft.plan.execute import selections as module
 from weft.plan.partition.partition import Region, linear, partition
 from weft.run.cache import CacheFolder
 
@@ -39,8 +40,8 @@ def selections(monkeypatch, tmp_path_factory):
         made.append(tuple(example.sizes.values()))
         return select(program, example)
 
-    select = regions.select
-    monkeypatch.setattr(regions, "select", counted)
+    select = module.select
+    monkeypatch.setattr(module, "select", counted)
     for entry in CacheFolder().entries():
         if {"chosen", "kept"} & entry.parts.keys():
             CacheFolder().remove(entry.key)
@@ -55,7 +56,7 @@ def choices():
 
 def another_process():
     """Forgets what this process remembers; the cache is as it is."""
-    regions._remembered.clear()
+    module._remembered.clear()
     torch._dynamo.reset()
 
 
@@ -99,13 +100,46 @@ def test_another_program_and_other_options_are_selected_for(selections):
 
 
 def test_only_so_many_are_remembered(selections, monkeypatch):
-    monkeypatch.setattr(regions, "_MOST_REMEMBERED", 1)
+    monkeypatch.setattr(module, "_MOST_REMEMBERED", 1)
     for function in (chained, reordered):
         known = len(selections)
         torch._dynamo.reset()
         called(weft.compile(function), function, 96)
         assert len(selections) > known
-        assert len(regions._remembered) == 1
+        assert len(module._remembered) == 1
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+def test_selections_side_by_side_are_those_one_by_one(target, selections, monkeypatch, tmp_path):
+    def sources(folder):
+        another_process()
+        del selections[:]
+        with weft.options(cache_dir=folder):
+            given = [torch.randn(s) for s in ((70, 24), (24, 40), (40, 16))]
+            return [k.source for k in weft.optimize(chained, given, target).kernels], len(selections)
+
+    one_by_one, here = sources(tmp_path / "one by one")
+    monkeypatch.setattr(module, "processors", lambda: 4)
+    found, left = sources(tmp_path / "side by side")
+    assert found == one_by_one
+    assert left == 0 < here
+    monkeypatch.setattr(module, "spread", lambda tasks, *_: [None for _ in tasks])
+    assert sources(tmp_path / "children that die") == (one_by_one, here)
+
+
+def test_a_defect_in_a_child_is_noted_here(monkeypatch, tmp_path):
+    def failing(*_, **__):
+        raise ArithmeticError("planted")
+
+    another_process()
+    monkeypatch.setattr(module, "processors", lambda: 4)
+    monkeypatch.setattr("weft.plan.choose.select.snapshots", failing)
+    given = [torch.randn(s) for s in ((70, 24), (24, 40), (40, 16))]
+    with (
+        weft.options(cache_dir=tmp_path / "cache", defects="warn"),
+        pytest.warns(weft.errors.LeftToPyTorchWarning, match="planted"),
+    ):
+        weft.optimize(chained, given)
 
 
 def test_another_process_selects_nothing_whatever_its_sizes_in_the_class_and_its_lines(selections, monkeypatch):
@@ -139,7 +173,7 @@ def test_a_region_without_candidates_is_not_asked_about_again(selections, monkey
         selections.append(())
         raise UnsupportedError("no such loop", todo="nothing")
 
-    monkeypatch.setattr(regions, "select", refusing)
+    monkeypatch.setattr(module, "select", refusing)
     given = torch.randn(64)
     for _ in range(2):
         another_process()

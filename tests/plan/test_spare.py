@@ -124,26 +124,27 @@ def test_buffers_captured_tensors_and_views_of_one_tensor_too(measured):
 
 def test_the_state_of_random_numbers_is_none_of_the_trials_business():
     before = torch.get_rng_state()
-    clock.measure([lambda: [torch.rand(3)]] * 2, spare((), ()))
+    given = spare((), ())
+    clock.measure(clock.first_calls([lambda: [torch.rand(3)]] * 2, given), given)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def failing_in_trials(monkeypatch, *, at: int) -> None:
     """weft's kernels raise in the call number `at` of each candidate of theirs; the user's call comes later."""
-    own = trial.measure
+    own = trial.first_calls
 
-    def measure(candidates, given):
+    def first_calls(runs, given, known=None):
         calls: list[int] = []
 
         def failing(*arguments):
             calls.append(1)
             if len(calls) == at:
                 raise IndexError("a defect of weft's")
-            return candidates[0](*arguments)
+            return runs[0](*arguments)
 
-        return own((failing, *candidates[1:]), given)
+        return own((failing, *runs[1:]), given, known)
 
-    monkeypatch.setattr(trial, "measure", measure)
+    monkeypatch.setattr(trial, "first_calls", first_calls)
 
 
 def warned_of(what, fast, x, fn):

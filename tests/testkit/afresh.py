@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from weft.plan.execute import regions
+from weft.plan.execute import selections
 from weft.plan.targets import kept
 
 
@@ -25,6 +25,6 @@ class _Nowhere:
 def chosen_afresh() -> Generator[pytest.MonkeyPatch]:
     """Inside, kernels and cuts are chosen as the code now says; gives what patches that code. Binaries are shared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regions, "_remembered", {})
+        patch.setattr(selections, "_remembered", {})
         patch.setattr(kept, "CacheFolder", _Nowhere)
         yield patch

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from weft.api.background.asked import ask_for, in_background
+from weft.api.background.asked import ask_for, in_background, timed_in_background
 from weft.api.kept_plans import KeptGraph
 from weft.api.known import called_with, remember, served
 from weft.api.losses import say_what_is_lost
@@ -71,7 +71,7 @@ def fastest(
             kept = KeptGraph.of(gm, example_inputs)
             made = planned_before(kept, eager)
             if made is not None:
-                run = faster(made, eager, changing_sizes(gm), kept)
+                run = timed_in_background(gm, example_inputs, faster(made, eager, changing_sizes(gm), kept))
             else:
                 captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
                 known = served(captured)
@@ -79,7 +79,7 @@ def fastest(
                     return _as_before(gm, known, eager, noted)
                 made = compile_graph(gm, example_inputs, captured=captured)
                 keep_plan(kept, captured, made, defects)
-                run = faster(made, eager, changing_sizes(gm), kept)
+                run = timed_in_background(gm, example_inputs, faster(made, eager, changing_sizes(gm), kept))
                 remember(captured, made, run)
             run = replayed(made, run, example_inputs, gm)
             if not defects:

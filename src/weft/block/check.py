@@ -149,7 +149,7 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
             demand(set(dims) <= set(axes), name, "items have axes of the memory that they lie in", dims)
             return {name: BlockType(axes, dims, dtype)}
         case Load():
-            check_place(node, types[node.memory], node.dims, scope)
+            check_place(node, types[node.memory], node.dims, scope, tuple(types[name] for name in node.indices))
             return {node.name: BlockType((), node.dims, node.dtype)}
         case Store():
             demand(not types[node.value].buffered, node.name, "an item is stored, not a list", node.value)

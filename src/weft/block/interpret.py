@@ -7,10 +7,12 @@ program filled it, so that a program that reads what nobody wrote is caught.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Generic, TypeVar, assert_never
+
+import numpy as np
 
 from weft.block.moves import joined, transposed, written
 from weft.block.places import Place
@@ -40,7 +42,7 @@ from weft.block.size import value
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Domain, at, broadcast
+from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg
 
@@ -184,7 +186,8 @@ class _Interpreter(Generic[V]):
                     local = frame.buffer(node) if scope else None
                     values[node.name] = _Memory(node.name, array, node.axes, local)
                 case Load():
-                    values[node.name] = item = self.load(node, self.memory_of(values, node.memory), scope)
+                    indices = [self.item(values, name) for name in node.indices]
+                    values[node.name] = item = self.load(node, self.memory_of(values, node.memory), scope, indices)
                     frame.made(number, node, self.bytes({node.name: item}, scope))
                 case Store():
                     memory, item = self.memory_of(values, node.memory), self.item(values, node.value)
@@ -376,11 +379,14 @@ class _Interpreter(Generic[V]):
                 first[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype, initial=True)
         return first
 
-    def load(self, node: Load, memory: _Memory[V], scope: _Scope) -> _Item[V]:
-        """Load an item, padded to its axes' lanes."""
-        array = self.domain.lift(at(self.window(node, memory, node.dims, scope)), memory.array)
-        own = [axis for subscript in node.at for axis in subscript.axes if axis in node.dims]
-        array = self.domain.lift(transposed(tuple(own.index(a) for a in node.dims)), array)
+    def load(self, node: Load, memory: _Memory[V], scope: _Scope, indices: Sequence[_Item[V]] = ()) -> _Item[V]:
+        """Load an item, padded to its axes' lanes; where `indices` say, if there are any."""
+        if indices:
+            array = self.looked_up(node, memory, scope, indices)
+        else:
+            array = self.domain.lift(at(self.window(node, memory, node.dims, scope)), memory.array)
+            own = [axis for subscript in node.at for axis in subscript.axes if axis in node.dims]
+            array = self.domain.lift(transposed(tuple(own.index(a) for a in node.dims)), array)
         shape = self.domain.shape(array)
         self.traffic.loaded[memory.name] += prod(shape) * node.dtype.bytes
         lanes = tuple(scope[a].lanes for a in node.dims)
@@ -388,6 +394,24 @@ class _Interpreter(Generic[V]):
             return _Item(array, node.dims, node.dtype)
         padding = self.domain.poison(lanes, node.dtype)
         return _Item(self.domain.lift(written(tuple(map(slice, shape))), padding, array), node.dims, node.dtype)
+
+    def looked_up(self, node: Load, memory: _Memory[V], scope: _Scope, indices: Sequence[_Item[V]]) -> V:
+        """Return the elements of `memory` where `indices` say, for the valid elements of the axes of `node`."""
+        places: list[V | Array] = []
+        for subscript, part in zip(node.at, self.window(node, memory, node.dims, scope), strict=True):
+            if subscript.index is not None:
+                item = indices[subscript.index]
+                valid = self.domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
+                places.append(self.aligned(_Item(valid, item.dims, item.dtype), node.dims))
+            elif isinstance(part, slice):
+                along = next(a for a in subscript.axes if a in node.dims)
+                numbers: Array = np.arange(int(part.start), int(part.stop))
+                places.append(numbers.reshape([-1 if a == along else 1 for a in node.dims]))
+            else:
+                places.append(np.array(part))
+        array = self.domain.lookup(memory.array, places)
+        shape = tuple(scope[a].valid for a in node.dims)
+        return array if self.domain.shape(array) == shape else self.domain.lift(broadcast(shape), array)
 
     def store(self, node: Store, memory: _Memory[V], item: _Item[V], scope: _Scope) -> None:
         """Store the valid elements of an item."""
@@ -404,6 +428,9 @@ class _Interpreter(Generic[V]):
         """Return the part of `memory` that an item with axes `dims` is; an element out of bounds is an error."""
         found: list[slice | int] = []
         for subscript, axis in zip(node.at, memory.axes, strict=True):
+            if subscript.index is not None:
+                found.append(slice(None))
+                continue
             first, count = subscript.offset, 1
             for factor, digit in subscript.terms:
                 step = scope[digit.axis]

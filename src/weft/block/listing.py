@@ -189,11 +189,14 @@ class _Printer:
         """Returns the item of a memory that `node` speaks of."""
         memory = frame.values[node.memory]
         assert isinstance(memory, ShownList)
+        indices = [self._use(frame.item(name), frame) for name in node.indices] if isinstance(node, Load) else []
         bound = {
             axis: subscript.spelled(lambda a: self._variables.get(a, "?"))
+            if subscript.index is None
+            else indices[subscript.index]
             for axis, subscript in zip(memory.lists, node.at, strict=True)
         }
-        return ShownList(memory.buffer, bound, (), memory.dims)
+        return ShownList(memory.buffer, {**memory.bound, **bound}, (), memory.dims)
 
     def _ranking(self, node: Rank, frame: ShownGraph) -> None:
         """Prints `t1,t2 = largest8(t1,t2,t3,index(n))`: a ranking goes on under the names that it has."""

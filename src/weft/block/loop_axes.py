@@ -5,12 +5,12 @@ Decided once for all axes that some use binds to one another, so that maps that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.unlisted import indices_of
 from weft.tensor.axes import Axis
-from weft.tensor.program import Contraction, Node, Ranking, Reduction, TensorProgram, axes_of, reads
+from weft.tensor.program import Contraction, Lookup, Node, Ranking, Reduction, TensorProgram, axes_of, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,8 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
     for node in (*program.inputs, *program.nodes):
         for axis in axes_of(node):
             find(axis)
-        for use in reads(node):
-            for own, axis in zip(values[use.value].axes, use.axes, strict=True):
-                parent[find(own)] = find(axis)
+        for own, axis in _bound(node, values):
+            parent[find(own)] = find(axis)
         blocked, batch = _roles(node)
         wanted.update(dict.fromkeys(blocked))
         units.update(dict.fromkeys(batch))
@@ -79,6 +78,15 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
         most = max((a.space.size(lengths) for a in over), default=0)
         last = {find(a): 1 + most - a.space.size(lengths) for a in over}
     return LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
+
+
+def _bound(node: Node, values: Mapping[str, Node]) -> Iterator[tuple[Axis, Axis]]:
+    """Yields the axes of values that `node` reads, each with the axis of `node` that goes along it."""
+    for use in reads(node):
+        yield from zip(values[use.value].axes, use.axes, strict=True)
+    if isinstance(node, Lookup):
+        pairs = zip(values[node.source].axes, node.along, strict=True)
+        yield from ((own, axis) for own, axis in pairs if axis is not None)
 
 
 def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:

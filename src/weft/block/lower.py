@@ -27,6 +27,7 @@ from weft.block.program import (
     Index,
     Iterate,
     Literal,
+    Load,
     Map,
     Pointwise,
     Rank,
@@ -35,6 +36,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import rename_axes, rename_node
+from weft.block.subscripts import Subscript
 from weft.block.unlisted import at_matmuls, indices_of
 from weft.block.walk import operands
 from weft.errors import UnsupportedError
@@ -48,6 +50,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Monoid,
     Node,
     Opaque,
@@ -56,6 +59,7 @@ from weft.tensor.program import (
     Reindex,
     TensorProgram,
     Use,
+    reads,
     reads_through,
     uses,
 )
@@ -73,7 +77,8 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
             in the most parts.
 
     Raises:
-        UnsupportedError: for an opaque operation, or a reindexing that is not a view of an input: the plan keeps those out; and
+        UnsupportedError: for an opaque operation, a reindexing that is not a view of an input, or a lookup in what is no input: the
+            plan keeps those out; and
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     indices = indices_of(program)
@@ -134,7 +139,7 @@ class _Lowering:
 
     def __post_init__(self) -> None:
         self.lists = {n.name: n.axes for n in self.program.inputs}
-        readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast)]
+        readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast | Lookup)]
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -160,6 +165,8 @@ class _Lowering:
                 self._reduction(node)
             case Ranking():
                 self._ranking(node)
+            case Lookup():
+                self._lookup(node)
             case Reindex() | Opaque():
                 raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
 
@@ -187,6 +194,30 @@ class _Lowering:
             return [*here.values(), Pointwise(out, expr, every, dims, node.dtype, node.location)]
 
         self._nest(_Leaf(node.name, node.axes, fed, leaf))
+
+    def _lookup(self, node: Lookup) -> None:
+        """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
+        source = self.program.values()[node.source]
+        if not isinstance(source, Input):
+            raise UnsupportedError(
+                f"{node.name} looks up in {node.source}, which is made beside it", where=node.location
+            )
+        where = dict.fromkeys(reads(node))
+        fed = tuple(u for u in where if u.value not in self.indices)
+        spare = tuple(
+            index if isinstance(index, Axis) else Axis(f"{node.name}.{dim}", axis.space)
+            for dim, (index, axis) in enumerate(zip(node.index, source.axes, strict=True))
+        )
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            here: dict[Use, BlockNode] = {}
+            given = dict(zip(fed, names[1:], strict=True))
+            items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
+            at = tuple(Subscript((), 0, number) for number in range(len(items)))
+            dims = self._dims(made, node.axes)
+            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location)]
+
+        self._nest(_Leaf(node.name, node.axes, (Use(node.source, spare), *fed), leaf))
 
     def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
         """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""

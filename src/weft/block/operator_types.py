@@ -7,7 +7,7 @@ from typing import assert_never
 
 from weft.block.program import BlockType, Collapse, Dot, Fill, Load, Pointwise, Rank, Stage, Store
 from weft.block.scope import Scope, Types, demand, fail
-from weft.block.subscripts import Digit
+from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import operands
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -64,8 +64,10 @@ def _dot_type(node: Dot, args: list[BlockType], scope: Scope) -> BlockType:
     return BlockType((), node.dims, node.dtype, 0.0 if all(p == 0.0 for p in pads) else None)
 
 
-def check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], scope: Scope) -> None:
-    """Check the subscripts of an item with axes `dims`."""
+def check_place(
+    node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], scope: Scope, indices: tuple[BlockType, ...] = ()
+) -> None:
+    """Check the subscripts of an item with axes `dims`, of which `indices` say where its elements lie."""
     demand(memory.buffered, node.name, "items are loaded from memory and stored there", memory)
     demand(len(node.at) == len(memory.lists), node.name, "memory has a subscript for each axis", node.at)
     digits = [digit for subscript in node.at for _, digit in subscript.terms]
@@ -77,8 +79,17 @@ def check_place(node: Load | Store, memory: BlockType, dims: tuple[Axis, ...], s
     )
     read = [digit.axis for digit in digits]
     demand(set(read) <= set(scope.maps), node.name, "subscripts are of blocks of maps around", read)
-    demand(set(dims) <= set(read), node.name, "an item's axes decide where it lies", dims)
+    for kind in indices:
+        whole = not kind.lists and kind.dtype.kind == "int" and set(kind.dims) <= set(dims)
+        demand(whole, node.name, "an index is an item of integers, of axes that the result has", kind)
+    every = {*read, *memory.dims, *(axis for kind in indices for axis in kind.dims)}
+    demand(set(dims) <= (every if indices else set(read)), node.name, "an item's axes decide where it lies", dims)
+    said = [subscript.index for subscript in node.at if subscript.index is not None]
+    demand(sorted(said) == list(range(len(indices))), node.name, "each index says where along one axis", node.at)
     for axis, subscript in zip(memory.lists, node.at, strict=True):
+        if subscript.index is not None:
+            demand(subscript == Subscript((), 0, subscript.index), node.name, "an index says all of where", axis)
+            continue
         plain = subscript.plain
         lanes = [term for term in subscript.terms if term[1].axis in dims]
         numbered = len(lanes) <= 1 and all(t == (1, Digit(t[1].axis)) for t in lanes)

@@ -14,6 +14,13 @@ class Place(Enum):
     whole = "whole"
 
 
+class Layout(Enum):
+    """How a staged item lies in local memory: row by row, or as the panel a matrix unit wants for its right operand."""
+
+    rows = "rows"
+    panel = "panel"
+
+
 @dataclass(frozen=True, slots=True)
 class LoopDemands:
     """The blocks and iterations of a loop with a place, as its target wants them.

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.block.places import NO_DEMANDS, LoopDemands, Place
+from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
 from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
 from weft.block.size import Elements, Size
 from weft.block.subscripts import Subscript
@@ -209,13 +208,6 @@ class Fill(ExactNumbers):
     value: float
 
 
-class Layout(Enum):
-    """How a staged item lies in local memory: row by row, or as the panel a matrix unit wants for its right operand."""
-
-    rows = "rows"
-    panel = "panel"
-
-
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A copy of an item in local memory, dense, with its last axis of `dims` innermost; values are unchanged."""
@@ -260,13 +252,19 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The item of `memory` that lies at `at`, a subscript for each of its axes; an axis of `dims` is in one of them."""
+    """The item of `memory` that lies at `at`, a subscript for each of its axes; an axis of `dims` is in one of them.
+
+    With `indices`, items of integers whose axes are among `dims`, each element lies where these say: an index that is none of its
+    axis stands for the nearest. Such a load is lowered to, with subscripts for axes that no map iterates; others are maps' feeds.
+    """
 
     name: str = field(metadata=_MAKES)
     memory: str = field(metadata=_READS)
     at: tuple[Subscript, ...] = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
+    indices: tuple[str, ...] = field(default=(), metadata=_READS)
+    location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Frame:
 
     def made(self, at: int, node: BlockNode, sizes: Mapping[str, int]) -> None:
         """Note that operator number `at` gave results of these sizes."""
-        if isinstance(node, Load):
+        if isinstance(node, Load) and not node.indices:
             self.waiting |= sizes
             return
         self._read(node)

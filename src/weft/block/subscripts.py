@@ -20,10 +20,15 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Subscript:
-    """Where an item lies along one dimension of memory: the sum of coefficients times digits, and `offset`."""
+    """Where an item lies along one dimension of memory: the sum of coefficients times digits, and `offset`.
+
+    Attributes:
+        index: of a load whose elements lie where integers say, which of its `indices` says so here; then there is nothing else.
+    """
 
     terms: tuple[tuple[int, Digit], ...] = field(metadata=AXES)
     offset: int = 0
+    index: int | None = None
 
     @staticmethod
     def of(axis: Axis, div: int = 1) -> Subscript:

@@ -125,6 +125,12 @@ class _View:
         """Make the operator that gives the one item that is left."""
         return Load(name, self.memory.inside, self._subscripts(), self.dims, self.dtype)
 
+    def looked_up(self, node: Load) -> Load:
+        """Complete a load by indices, which has subscripts for the axes that this is a list over still."""
+        own = iter(node.at)
+        at = tuple(next(own) if isinstance(each, Axis) else each for each in self.at)
+        return replace(node, memory=self.memory.inside, at=at)
+
     def store(self, value: str) -> Store:
         """Make the operator that puts `value` where the one item lies that is left."""
         return Store(self.memory.inside, value, self._subscripts())
@@ -187,6 +193,8 @@ class _Writer:
                     views |= {o.outer: homes[o.outer][0] for o in node.outputs if o.outer in homes}
                 case Join():
                     views[node.name] = homes[node.name][0]
+                case Load():
+                    made.append(views[node.memory].looked_up(node))
                 case _:
                     made.append(node)
         return made

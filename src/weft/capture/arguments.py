@@ -130,6 +130,10 @@ class Arguments:
         """Reads a tensor argument."""
         return self._refs[self._slot(name)]
 
+    def at(self, slot: Slot) -> Ref:
+        """Reads a tensor that is a part of an argument."""
+        return self._refs[slot]
+
     def maybe_ref(self, name: str) -> Ref | None:
         """Reads a tensor argument, None where it is None."""
         return self.ref(name) if self.has(name) else None

@@ -22,6 +22,7 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.program import (
     Contraction,
     Elementwise,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -104,7 +105,7 @@ class _Classes:
         barred: set[Axis] = set()
         for node in (*self.program.inputs, *self.program.nodes):
             own = [self.root(a) for a in axes_of(node)]
-            if isinstance(node, Contraction | Ranking | Reindex | Opaque):
+            if isinstance(node, Contraction | Ranking | Reindex | Lookup | Opaque):
                 barred.update(own)
             barred.update(root for root, count in Counter(own).items() if count > 1)
             for root in own:

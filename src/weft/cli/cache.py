@@ -1,4 +1,4 @@
-"""`weft cache`: listing, checking and clearing the cache folder."""
+"""`weft cache`: listing, checking, clearing, exporting and importing what lies in the cache folder."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
 from rich.table import Table
 
-from weft.cli.command import console, reporting
-from weft.errors import CommandError
+from weft.cli.command import NewFile, console, reporting
+from weft.errors import CommandError, CompilerError
 from weft.plan import Measured
+from weft.run import archive
 from weft.run.cache import CacheFolder, Entry, Json
 from weft.verify import Verdict
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = 12
+_KINDS = {"weft": "version of weft", "torch": "version of PyTorch", "machine": "processor", "compiler": "compiler"}
 _TEXTS = {"kernel.cpp": "source", "kernel.py": "source", "kernel.ptx": "assembly", "kernel.amdgcn": "assembly"}
 
 
 @click.group()
 def cache() -> None:
-    """List, print, check and remove compiled kernels on disk."""
+    """List, print, check, remove and carry about compiled kernels on disk."""
 
 
 @cache.command()
@@ -49,7 +52,7 @@ def listed(as_json: bool) -> None:
         texts = (entry.key[:_SHOWN], row["name"], f"{entry.size:,}", _date(entry.created), _date(row["used"]))
         table.add_row(*map(str, texts), _shortened(str(row["program"])))
     console().print(table)
-    click.echo(f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'} in {CacheFolder().path}")
+    click.echo(f"{_entries(len(entries))} in {CacheFolder().path}")
 
 
 @cache.command()
@@ -76,7 +79,7 @@ def show(key: str, source: bool) -> None:
 def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
     """Remove entries, also damaged and unfinished ones, but no other files. Running processes keep what they have loaded."""
     folder = CacheFolder()
-    age = None if older_than is None else _age(older_than)
+    age = None if older_than is None else _age(older_than, "--older-than")
     chosen = [
         key
         for key, found in folder.examine()
@@ -85,7 +88,7 @@ def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
     if not chosen:
         click.echo(f"nothing to remove in {folder.path}")
         return
-    what = f"{len(chosen)} {'entry' if len(chosen) == 1 else 'entries'} of {folder.path}"
+    what = f"{_entries(len(chosen))} of {folder.path}"
     if not yes and not click.confirm(f"Remove {what}?"):
         raise SystemExit(1)
     removed = sum(folder.remove(key) for key in chosen)
@@ -93,6 +96,53 @@ def clear(older_than: str | None, measurements: bool, yes: bool) -> None:
     click.echo(f"removed {removed} of {what}")
     if removed < len(chosen):
         click.echo("The others hold files that weft did not write, or cannot be removed.")
+
+
+@cache.command("export")
+@click.argument("file", type=NewFile())
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--used-since", metavar="AGE", help='Only entries that were used in this time: "12h", "30d", "4w".')
+@reporting
+def exported(file: Path, keys: tuple[str, ...], used_since: str | None) -> None:
+    """Write entries to FILE, for `weft cache import` on machines of the same kind: all, or those of the keys.
+
+    A KEY may be shortened to its first digits.
+    """
+    folder = CacheFolder()
+    age = None if used_since is None else _age(used_since, "--used-since")
+    chosen = [_found(folder, key) for key in keys] if keys else list(folder.entries())
+    wanted = dict.fromkeys(e.key for e in chosen if age is None or not _unused(e, age))
+    packed = ((key, data) for key in wanted if (data := folder.packed(key)) is not None)
+    count = archive.export(file, packed)
+    click.echo(f"exported {_entries(count)} of {folder.path} to {file}")
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--trust", is_flag=True, help="Read FILE although others may have written it. Entries are code that runs as you."
+)
+@reporting
+def imported(file: Path, trust: bool) -> None:
+    """Add the entries of FILE, which `weft cache export` wrote. Those that are here already, or newer, stay.
+
+    Entries are native code: FILE must be yours, and nobody else may be able to write to it or its folder. Damaged entries are
+    passed over.
+    """
+    folder = CacheFolder()
+    if not folder.persistent:
+        raise CommandError("there is no cache folder, since this user has no home", todo="name one in WEFT_CACHE_DIR")
+    found = archive.take_all(folder, file, trusted=trust)
+    click.echo(f"imported {_entries(len(found.new))} into {folder.path}; {found.here} were here already")
+    if found.damaged or not found.whole:
+        end = "" if found.whole else "; the file's end is missing"
+        click.echo(
+            f"passed over: {_entries(found.damaged)} that are damaged{end}. They are compiled when they are needed."
+        )
+    unlike = [kinds for parts in found.new if (kinds := _unlike(parts))]
+    if unlike:
+        kinds = ", ".join(sorted({f"another {kind}" for each in unlike for kind in each}))
+        click.echo(f"{_entries(len(unlike))} will not be found here: {kinds}")
 
 
 @cache.command()
@@ -138,6 +188,21 @@ def stats(as_json: bool) -> None:
         "newest": max((e.created for e in entries), default=None),
     }
     click.echo(json.dumps(numbers, indent=1) if as_json else "\n".join(f"{k}: {v}" for k, v in numbers.items()))
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
+
+
+def _unlike(parts: Mapping[str, str]) -> list[str]:
+    """Name what an entry was made with that is another one here, so that nothing here asks for it."""
+    from weft.run.key import environment_parts
+
+    try:
+        here = environment_parts()
+    except CompilerError:
+        here = {"compiler": ""}
+    return [said for name, said in _KINDS.items() if name in here and parts.get(name, here[name]) != here[name]]
 
 
 def _is_of_this_weft(entry: Entry) -> bool:
@@ -238,18 +303,18 @@ def _beginning(folder: CacheFolder, start: str) -> Iterator[tuple[str, Entry | s
     return ((key, found) for key, found in folder.examine() if key.startswith(start))
 
 
-def _age(text: str) -> timedelta:
+def _age(text: str, where: str) -> timedelta:
     match = re.fullmatch(r"(\d+)([mhdw])", text)
     if match is None:
         raise CommandError(
             f"{text!r} is not an age",
-            where="--older-than",
+            where=where,
             todo="give minutes, hours, days or weeks: 30m, 12h, 30d, 4w",
         )
     try:
         return timedelta(**{_UNITS[match[2]]: int(match[1])})
     except OverflowError as error:
-        raise CommandError(f"{text!r} is too long", where="--older-than", todo="give a shorter age") from error
+        raise CommandError(f"{text!r} is too long", where=where, todo="give a shorter age") from error
 
 
 def _unused(found: Entry | str, age: timedelta) -> bool:

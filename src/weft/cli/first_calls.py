@@ -9,6 +9,7 @@ from pathlib import Path
 from weft.api.files import write_json
 from weft.cli.command import console
 from weft.lab.first.compared import FirstCalls, first_calls
+from weft.lab.first.memory import PeakMemory, peak_memory, table, too_much
 from weft.lab.first.rows import chosen
 from weft.lab.first.tables import complaints, line, tables
 from weft.lab.measure import setting
@@ -32,11 +33,28 @@ def measure(
     for subject in subjects:
         if subject.name in known:
             continue
-        each = first_calls(subject, device, processes)
-        found.append(each)
-        terminal.print(line(each), markup=False)
+        found.append(first_calls(subject, device, processes))
+        terminal.print(line(found[-1]), markup=False)
         if out is not None:
             write_json(out, {"setting": here, "device": device, "results": [f.written() for f in found]})
-    for table in tables(found):
-        terminal.print(table)
+    for each in tables(found):
+        terminal.print(each)
     return complaints(found)
+
+
+def measure_memory(only: Sequence[str], device: str, out: Path | None) -> list[str]:
+    """Measure the most memory of the rows' first calls, print it, and write it to `out` after each row.
+
+    Returns:
+        For which rows weft takes too much, a line each.
+
+    Raises:
+        CommandError: no row's name contains one of `only`.
+    """
+    here, found = asdict(setting()), list[PeakMemory]()
+    for subject in chosen(only, device):
+        found.append(peak_memory(subject, device))
+        if out is not None:
+            write_json(out, {"setting": here, "device": device, "memory": [asdict(each) for each in found]})
+    console().print(table(found))
+    return too_much(found)

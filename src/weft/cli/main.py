@@ -109,7 +109,13 @@ def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
 @click.option(
     "--again", is_flag=True, help="GPU: with --resume, also measure rows again whose result in the file is right."
 )
-@click.option("--first-calls", is_flag=True, help="Measure what the first call takes instead, in new processes.")
+@click.option("--first-calls", "first_calls", flag_value="time", help="Measure first calls instead, in new processes.")
+@click.option(
+    "--first-memory",
+    "first_calls",
+    flag_value="memory",
+    help="Measure the most memory of first calls instead, all processes.",
+)
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
@@ -125,7 +131,7 @@ def bench(
     only: tuple[str, ...],
     resume: bool,
     device: str | None,
-    first_calls: bool,
+    first_calls: str | None,
     processes: int,
     **gpu: Any,
 ) -> None:
@@ -133,12 +139,15 @@ def bench(
 
     Lists what is left to PyTorch. Exits with 1 if a result is wrong. On a GPU, `--resume --seconds 0` only prints the results that
     the file holds. With --first-calls, rows are the benchmark's and small models of the package transformers; exits with 1 if a
-    second process compiles or chooses anything.
+    second process compiles or chooses anything, or with --first-memory if compiling takes over 2 GB beyond eager.
     """
     if resume and out is None:
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if first_calls:
+    if first_calls == "memory":
+        _exit_where(first.measure_memory(only, device, out))
+        return
+    if first_calls == "time":
         measured = _results(out, FirstCalls.read) if resume and out is not None and out.exists() else []
         _exit_where(first.measure(only, device, processes, measured, out))
         return

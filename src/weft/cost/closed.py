@@ -15,6 +15,7 @@ from weft.block.program import Buffer, Graph, Load, Map, Store
 from weft.block.ranges import All, Band, Diagonal, Part, Within
 from weft.block.subscripts import Subscript
 from weft.block.walk import graphs, maps
+from weft.cost.load_places import moving
 from weft.cost.optimum import Expr, Optimum, optimum, sp
 from weft.errors import UnsupportedError
 from weft.schedule import KernelNodes
@@ -183,7 +184,7 @@ def standing(node: Load, around: Sequence[LoopAround]) -> int:
     Raises:
         UnsupportedError: it takes parts of blocks.
     """
-    along = {axis for subscript in node.at for axis in subscript.axes}
+    along = moving(node, [loop.node for loop in around])
     digits = [digit for subscript in node.at for _, digit in subscript.terms]
     blocks = {loop.node.axis: loop.block for loop in around}
     if any((digit.div != 1 or digit.mod is not None) and blocks[digit.axis] != 1 for digit in digits):
@@ -258,7 +259,7 @@ class _Walk:
 
     def load(self, node: Load, around: Sequence[LoopAround]) -> None:
         """Count a load, which stands where the innermost loop that it moves with is."""
-        along = {axis for subscript in node.at for axis in subscript.axes}
+        along = moving(node, [loop.node for loop in around])
         depth = standing(node, around)
         axes = tuple(a for a in along if a in {loop.node.axis for loop in around})
         self.loaded[node.memory] = self.loaded.get(node.memory, 0) + self.moved(axes, around[:depth], around)

@@ -33,7 +33,7 @@ from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.gpu_regions import BlockReduction, LoadedItem, LoopWork, Matmul, ThreadBlockWork
-from weft.cost.load_places import blocks_of, decided_by, part_of
+from weft.cost.load_places import blocks_of, decided_by, moving, part_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
@@ -299,7 +299,7 @@ class _Walk:
             return replace(memory, dims=node.dims, last=None)
         matmuls, others, within = _uses(self.inside[-1], node.name)
         count = self.lanes_of(node.dims, lanes)
-        along = {axis for subscript in node.at for axis in subscript.axes}
+        along = moving(node, self.inside)
         home = next((r for axis, r in reversed(self.around) if axis in along), self.top)
         within = within or home is not region
         last = next(s for s, axis in zip(node.at, types[node.memory].lists, strict=True) if axis == memory.last)

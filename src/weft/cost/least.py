@@ -7,7 +7,7 @@ from math import prod
 
 from weft.cost.machine import Machine
 from weft.tensor.axes import Axis
-from weft.tensor.program import Contraction, Iota, Reindex, TensorProgram, axes_of, uses
+from weft.tensor.program import Contraction, Iota, Lookup, Node, Reindex, TensorProgram, axes_of, uses
 
 
 def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool) -> float:
@@ -38,7 +38,7 @@ def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Mac
     parts = dict.fromkeys(read, 0)
     for node in program.nodes:  # of an input that is only looked at in part, no more is read
         for value in set(uses(node)).intersection(read):
-            parts[value] += _size(node.axes, sizes) if isinstance(node, Reindex) else read[value]
+            parts[value] += _size(node.axes, sizes) if _is_part(node, value) else read[value]
     if written:
         moved += sum(moving(min(read[n.name], parts[n.name]) * n.dtype.bytes) for n in program.inputs)
     working = 0.0
@@ -47,6 +47,11 @@ def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Mac
             rates = [machine.matrix_rate(values[use.value].dtype) for use in (node.left, node.right)]
             working += 2 * _size(axes_of(node), sizes) / max(*rates, machine.vector_flops)
     return max(moved, working)
+
+
+def _is_part(node: Node, value: str) -> bool:
+    """Tells whether `node` reads no more elements of `value` than it has itself."""
+    return isinstance(node, Reindex) or (isinstance(node, Lookup) and value == node.source)
 
 
 def _size(axes: Iterable[Axis], sizes: Mapping[str, int]) -> int:

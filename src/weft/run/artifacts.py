@@ -103,6 +103,6 @@ def _say_missing(why: str) -> None:
     place = Location.of_caller() or Location(__file__, 0)
     message = (
         "weft's cache entries are no part of torch.compiler.save_cache_artifacts(): this version of PyTorch does not let "
-        f"weft register them ({why}). Copy the cache folder instead (`weft cache path`)."
+        f"weft register them ({why}). Use `weft cache export` and `weft cache import` instead."
     )
     warnings.warn_explicit(message, CacheFolderWarning, place.file, place.line)

@@ -27,6 +27,7 @@ from weft.run.key import cache_key, environment_parts
 from weft.run.launch import KernelSignature, Made, make_launcher
 from weft.run.load import NativeFunction, load
 from weft.run.scratch import private_folder
+from weft.run.spread import processors
 
 _BINARY, _SOURCE, _OBJECT = "kernel.so", "kernel.cpp", "shared.o"
 _MOST = 8
@@ -130,7 +131,7 @@ def _compilers() -> ThreadPoolExecutor:
     """Returns the threads that wait for compilers."""
     with _pool_lock:
         if not _pool:
-            _pool.append(ThreadPoolExecutor(min(_MOST, len(os.sched_getaffinity(0))), "weft-compiler"))
+            _pool.append(ThreadPoolExecutor(min(_MOST, processors()), "weft-compiler"))
         return _pool[0]
 
 

@@ -181,15 +181,35 @@ class CacheFolder:
         if found is None:
             return False
         manifest, files = found
-        here = _read(self.path, key, persistent=True)
-        if isinstance(here, str) or here.created <= manifest["created"]:
-            try:
-                _write(self.path, manifest, files)
-            except OSError as error:
-                stats.count("cache_write_failures")
-                _say_not_kept(f"the cache folder {self.path} cannot be written to: {error.strerror or error}")
+        try:
+            self.adopt(manifest, files)
+        except OSError as error:
+            stats.count("cache_write_failures")
+            _say_not_kept(f"the cache folder {self.path} cannot be written to: {error.strerror or error}")
         artifacts.record(manifest, files)
         return True
+
+    def adopt(self, manifest: Manifest, files: Mapping[str, bytes]) -> bool:
+        """Writes an entry of another process (`artifacts.unpacked`), unless it is here already, or a newer one; whether it did.
+
+        Raises:
+            CacheFolderError: the folder has become one that is not safe.
+            OSError: it cannot be written to; what was there is there still.
+        """
+        here = _whole(self.path, manifest["key"])
+        if not isinstance(here, str) and (here[0] == manifest or here[0]["created"] > manifest["created"]):
+            return False
+        _write(self.path, manifest, files)
+        made = datetime.fromisoformat(manifest["created"]).timestamp()
+        with suppress(OSError):  # it has not been used here yet: so far it counts as used when it was made
+            os.utime(self.path / manifest["key"] / manifests.NAME, (made, made))
+        return True
+
+    def packed(self, key: str) -> bytes | None:
+        """Returns the entry of `key` as bytes, for `take` and `adopt` in another folder; None where it is not whole."""
+        _demand_key(key)
+        found = _whole(self.path, key)
+        return None if isinstance(found, str) else artifacts.packed(*found[:2])
 
     def entries(self) -> Iterator[Entry]:
         """Yields every whole entry of the persistent folder, in the order of keys; no hits are counted."""

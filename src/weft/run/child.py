@@ -14,8 +14,13 @@ import time
 import warnings
 from collections.abc import Callable
 
+from weft.errors import CompilerError
+from weft.run.compiler import AFTER_KILLED
+
 _EXCEPTION = 113
 """With what status a child ends whose call raised."""
+_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which somebody else ended a child, as the system does where memory runs out: they say nothing about the calls."""
 
 
 def can_fork() -> bool:
@@ -36,14 +41,11 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
 
     Raises:
         OSError: there is no child to be had: too many processes, or too little memory.
+        CompilerError: somebody else ended the child.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # this process may have threads: the child waits for none of them
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
-        _be_the_child(work)
+        be_the_child(work)
     latest, ended = time.monotonic() + seconds, False
     try:
         meanwhile()
@@ -55,12 +57,23 @@ def ends_well(work: Callable[[], object], seconds: float, meanwhile: Callable[[]
     if not ended:
         return f"it did not end in {seconds:g} seconds"
     if os.WIFSIGNALED(status):
-        return f"it crashed ({signal.Signals(os.WTERMSIG(status)).name})"
+        cause = signal.Signals(os.WTERMSIG(status))
+        if cause in _OTHERS:
+            raise CompilerError(f"a process that tests kernels was killed ({cause.name})", todo=AFTER_KILLED)
+        return f"it crashed ({cause.name})"
     code = os.waitstatus_to_exitcode(status)
     return None if code == 0 else "the call failed" if code == _EXCEPTION else f"it ended with status {code}"
 
 
-def _be_the_child(work: Callable[[], object]) -> None:
+def fork() -> int:
+    """Forks this process, as `os.fork` does."""
+    with warnings.catch_warnings():
+        # This process may have threads: the child waits for none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def be_the_child(work: Callable[[], object]) -> None:
     """Runs `work` and ends without returning: what this process would do when it ends is the parent's to do."""
     code = _EXCEPTION
     try:

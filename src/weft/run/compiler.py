@@ -209,6 +209,14 @@ def stop_compilers() -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+AFTER_KILLED = (
+    "nothing: PyTorch runs it, and the next process compiles it; if this happens again, see that memory is left, "
+    "since the system kills processes where there is none"
+)
+_CHILD_KILLED = b"Killed signal terminated program"
+"""What GCC says where not it but the program that does its work was killed."""
+
+
 def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
     # English messages; intermediate files beside the source, where there is room.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
@@ -238,6 +246,8 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+    if process.returncode in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP) or _CHILD_KILLED in output:
+        raise CompilerError("the compiler was killed while it worked", command=shlex.join(command), todo=AFTER_KILLED)
     if process.returncode != 0:
         raise CompilerError(
             f"the compiler refused a kernel (exit status {process.returncode})",

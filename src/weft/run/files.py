@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from weft.run import manifest
 
@@ -37,11 +38,21 @@ def write_file(path: Path, content: bytes) -> None:
 
     Raises OSError; then nothing of it remains, unless the process was killed.
     """
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(path: Path) -> Generator[BinaryIO]:
+    """Gives a file to write to, whose content takes the place of `path` in one step when all is written.
+
+    Raises OSError; then nothing of it remains, unless the process was killed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(6)}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

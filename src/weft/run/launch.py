@@ -10,7 +10,8 @@ that reads everything it is told from consecutive 64-bit words, in this order:
 2. the address of each output,
 3. the run-time sizes, in the order of `KernelSignature.sizes`,
 4. the strides of every dimension of every input, input by input, in elements,
-5. the number of threads.
+5. the number of threads,
+6. if the kernel reads where integers say, the address of a 64-bit word that is 0, in which it notes that one of them is no index.
 
 `KernelSignature.words` names them. Outputs are contiguous (row-major), uninitialised,
 and overlap neither each other nor an input. The address of a tensor without elements may be null.
@@ -23,6 +24,7 @@ several threads independent.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
+from weft.errors import WrongIndexError
 from weft.run import forked
 from weft.run.cache import Json
 from weft.run.load import NativeFunction
@@ -98,6 +101,7 @@ class KernelSignature(NamedTuple):
         sizes: names distinct.
         outputs: tensors that a call gives.
         given: places of outputs that a call takes, after the inputs, and does not allocate: an earlier launch wrote a part of them.
+        looks_up: the kernel reads where integers say.
     """
 
     name: str
@@ -105,6 +109,7 @@ class KernelSignature(NamedTuple):
     sizes: tuple[SizeSpec, ...]
     outputs: tuple[OutputSpec, ...]
     given: tuple[int, ...] = ()
+    looks_up: bool = False
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ class KernelSignature(NamedTuple):
     def words(self) -> tuple[str, ...]:
         """The meaning of each word of a call, in order.
 
-        `input N`, `output I`, `size N`, `stride N D`, `threads`, where N is a
+        `input N`, `output I`, `size N`, `stride N D`, `threads`, `wrong`, where N is a
         name, I and D count from 0.
         """
         return (
@@ -124,6 +129,7 @@ class KernelSignature(NamedTuple):
             *(f"size {each.name}" for each in self.sizes),
             *(f"stride {each.name} {dim}" for each in self.inputs for dim in range(each.ndim)),
             "threads",
+            *(("wrong",) if self.looks_up else ()),
         )
 
     def to_json(self) -> Json:
@@ -134,6 +140,7 @@ class KernelSignature(NamedTuple):
             "sizes": [[each.name, each.input, each.dim] for each in self.sizes],
             "outputs": [[list(each.dims), each.dtype.name] for each in self.outputs],
             "given": list(self.given),
+            "looks_up": self.looks_up,
         }
 
     @staticmethod
@@ -146,6 +153,7 @@ class KernelSignature(NamedTuple):
             sizes=tuple(SizeSpec(name, index, dim) for name, index, dim in found["sizes"]),
             outputs=tuple(OutputSpec(tuple(dims), DType[kind]) for dims, kind in found["outputs"]),
             given=tuple(found["given"]),
+            looks_up=found["looks_up"],
         )
 
 
@@ -154,6 +162,7 @@ def make_launcher(
     function: NativeFunction,
     threads: int | None = None,
     allocate: Callable[..., torch.Tensor] = torch.empty_strided,
+    flag: Callable[[], ctypes.c_int64] = ctypes.c_int64,
 ) -> Launcher:
     """Makes a launcher for `function`: straight-line Python, written for this signature.
 
@@ -163,6 +172,7 @@ def make_launcher(
         threads: how many threads each call gets; None: `torch.get_num_threads()` at each call. One in a process that was
             forked off one with threads.
         allocate: makes outputs as `torch.empty_strided` does.
+        flag: makes the word in which a call notes that an integer is no index, which is raised after the call.
 
     Raises:
         ValueError: the signature reads a dimension that is not there, or names a size that it does
@@ -176,6 +186,9 @@ def make_launcher(
         "pack": struct.Struct(f"{len(signature.words)}q").pack,
         "allocate": allocate,
         "cpu": torch.device("cpu"),
+        "flag": flag,
+        "address": ctypes.addressof,
+        "WrongIndexError": WrongIndexError,
         "threads": torch.get_num_threads if threads is None else threads,
         # The names of element types are torch's own.
         **{f"dtype{i}": getattr(torch, each.dtype.name) for i, each in enumerate(signature.outputs)},
@@ -265,7 +278,14 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     ]
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs)]
     count = "threads()" if threads_vary else "threads"
-    lines.append(f"    function(pack({', '.join([*addresses, *size_of.values(), *strides, count])}))")
+    words = [*addresses, *size_of.values(), *strides, count, *(("address(wrong)",) if signature.looks_up else ())]
+    lines += ["    wrong = flag()"] if signature.looks_up else []
+    lines.append(f"    function(pack({', '.join(words)}))")
+    lines += (
+        ["    if wrong.value:", "        raise WrongIndexError('an index is out of range')"]
+        if signature.looks_up
+        else []
+    )
     lines.append(f"    return {tuple_of(outputs)}")
     return "\n".join(lines)
 

@@ -57,8 +57,11 @@ def compile_folder() -> Generator[Path]:
     """Makes a folder (mode 0700) for one run of the compiler, removed afterwards. Raises OSError."""
     base = scratch_base()
     sweep(base)
-    with tempfile.TemporaryDirectory(prefix=_COMPILE, dir=base, ignore_cleanup_errors=True) as name:
-        yield Path(name)
+    folder, owner = Path(tempfile.mkdtemp(prefix=_COMPILE, dir=base)), os.getpid()
+    try:
+        yield folder
+    finally:  # no `TemporaryDirectory`: a child that is forked off meanwhile would remove it when it ends
+        _remove(folder, owner)
 
 
 def private_folder() -> Path:

@@ -22,6 +22,7 @@ Counter: TypeAlias = Literal[
     "served",
     "failed",
     "meanwhile",
+    "untimed",
 ]
 
 
@@ -42,6 +43,7 @@ class Stats:
         served: how much of that is done, whatever was chosen to run.
         failed: how much of it came to nothing, so that PyTorch, or what ran before, goes on.
         meanwhile: calls of graphs that PyTorch ran while they were being compiled in the background.
+        untimed: calls of graphs that ran what was compiled first, while that was being timed in the background.
     """
 
     binaries_emitted: int = 0
@@ -56,6 +58,7 @@ class Stats:
     served: int = 0
     failed: int = 0
     meanwhile: int = 0
+    untimed: int = 0
 
     @property
     def in_progress(self) -> int:

@@ -22,6 +22,7 @@ from weft.tensor.domain import (
     contract_arrays,
     first_of,
     identity,
+    nearest,
     random_exact,
     wrapped,
 )
@@ -224,6 +225,11 @@ class BoundedDomain:
         values, own = _lanes_first(v), _lanes_first(numbers)
         found, places = first_of(values, np.broadcast_to(own, values.shape), count, order)
         return packed(np.moveaxis(found, 0, -1), wide=_is_wide(v)), packed(np.moveaxis(places, 0, -1))
+
+    def lookup(self, source: Array, index: Sequence[Array]) -> Array:
+        """Reads with numpy's indexing; where lanes disagree about an integer, as the first has it."""
+        own = [i if i.dtype.names is None else numbers(i)[..., 0] for i in index]
+        return source[tuple(nearest(i, size) for i, size in zip(own, source.shape, strict=True))]
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Rounds to a semantic float type, within its range; integers truncate towards 0 and wrap; bool is `!= 0`."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array, Structural, contract_arrays, wrapped
+from weft.tensor.domain import Array, Structural, at, contract_arrays, nearest, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue
 from weft.tensor.formula import ONE, Formula, Met, Polynomial, made, repeated, summed, variable
@@ -368,6 +368,17 @@ class DegreeDomain:
         if not v.whole:
             self._compared("maximum", [v, v], v)
         return replace(v, shape=shape), Formula(shape, whole=True)
+
+    def lookup(self, source: DegreeValue, index: Sequence[DegreeValue | Array]) -> DegreeValue:
+        """Bounds what is read by any of the elements; where data says which, they are no longer known."""
+        known = [i.array if isinstance(i, ExactValue) else i for i in index]
+        arrays = [i for i in known if not isinstance(i, Formula)]
+        if len(arrays) == len(index):
+            places = tuple(nearest(i, size) for i, size in zip(arrays, self.shape(source), strict=True))
+            return self.lift(at(places), source)
+        self.met.lookups = True
+        shape = np.broadcast_shapes(*(i.shape for i in known))
+        return Formula(shape, whole=True) if _is_whole(source) else replace(_formula(source), shape=shape)
 
 
 def _number(value: float, shape: tuple[int, ...]) -> Formula:

@@ -84,6 +84,12 @@ class Domain(Protocol[V]):
         """
         ...
 
+    def lookup(self, source: V, index: Sequence[V | Array]) -> V:
+        """Returns the elements of `source` at `index`, for each of its dimensions an integer value, or an array of element numbers
+        that are there; broadcast. An integer that is no index of its dimension stands for the nearest (`nearest`).
+        """
+        ...
+
     def convert(self, v: V, dtype: DType, semantic: bool) -> V:
         """Changes the element type; between floats this rounds if `semantic`, else does nothing."""
         ...
@@ -100,6 +106,11 @@ def at(index: Any) -> Callable[[Array], Array]:
         return array[index]
 
     return take
+
+
+def nearest(integers: Array, size: int) -> Array:
+    """Returns `integers` as indices of a dimension of `size` elements: those that are none, as the nearest that is one."""
+    return np.clip(integers.astype(np.int64), 0, size - 1)
 
 
 def broadcast(shape: tuple[int, ...]) -> Callable[[Array], Array]:

@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -207,6 +208,9 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
             result = domain.reduce(node.monoid, argument(node.arg, every), dims)
         case Reindex():
             result = _reindex(node, values[node.source], sizes, domain)
+        case Lookup():
+            index = [argument(i, node.axes) if isinstance(i, Use) else _along(i, node, sizes) for i in node.index]
+            result = domain.lookup(values[node.source], index)
         case Cast():
             result = domain.convert(argument(node.arg, node.axes), node.dtype, node.semantic)
         case _:
@@ -255,6 +259,12 @@ def _reindex(node: Reindex, source: V, sizes: Mapping[str, int], domain: Domain[
         for i, start in zip(node.index, starts, strict=True)
     )
     return domain.lift(at(indices), source)
+
+
+def _along(axis: Axis, node: Lookup, sizes: Mapping[str, int]) -> Array:
+    """Numbers the elements along one of the axes of `node`."""
+    numbers = np.arange(_size(axis.space, sizes, node.name))
+    return numbers.reshape([-1 if a == axis else 1 for a in node.axes])
 
 
 def _slice(index: Affine, start: int, extent: Mapping[Axis, int]) -> slice | int:

@@ -45,6 +45,7 @@ from weft.tensor.domain import (
     diagonal,
     identity,
     lengthened,
+    nearest,
     random_exact,
     ranking,
     wrapped,
@@ -227,6 +228,21 @@ class FieldDomain:
         if dtype.is_float:
             return self._elements(v)
         return ExactValue(wrapped(v.array, dtype)) if isinstance(v, ExactValue) else v
+
+    def lookup(self, source: FieldElements, index: Sequence[FieldElements | Array]) -> FieldElements:
+        """Reads at integers; elements, which are data that may be any integers, are those of a function of them."""
+
+        def place(each: FieldElements | Array, size: int) -> Array:
+            match each:
+                case FieldValue():
+                    return each.last % size
+                case ExactValue():
+                    return nearest(each.array, size)
+                case _:
+                    return each
+
+        places = tuple(place(each, size) for each, size in zip(index, self.shape(source), strict=True))
+        return self.lift(at(places), source)
 
     def convert(self, v: FieldElements, dtype: DType, semantic: bool) -> FieldElements:
         """Rounds what is known exactly in semantic casts; the rest becomes random, integers where the cast gives integers.

@@ -85,10 +85,12 @@ def _line(node: Node) -> _Line:
         values.append(name)
         return str(len(values))
 
-    plain = replace(with_values(with_axes(node, axis), value), name="")
+    plain = with_values(with_axes(node, axis), value)
+    if isinstance(plain, Input) or not hasattr(plain, "location"):
+        plain = replace(plain, name="")
+    else:
+        plain = replace(plain, name="", location=None)
     if isinstance(plain, Extent):
         plain = replace(plain, space=space(plain.space))
-    if not isinstance(plain, Input) and hasattr(plain, "location"):
-        plain = replace(plain, location=None)
     assert tuple(values) == uses(node)
     return _Line(repr(plain), tuple(axes), tuple(spaces), tuple(values))

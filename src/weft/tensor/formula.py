@@ -126,6 +126,7 @@ class Met:
         integers: inputs of integers or bools.
         arbitrary: the same, as elements like any others.
         exponentials: there are any.
+        lookups: integers that are data say where something is read.
         unbounded: what no theorem bounds: exponentials in exponents or in arguments of functions, and functions that are not
             random everywhere.
     """
@@ -140,6 +141,7 @@ class Met:
     integers: bool = False
     arbitrary: bool = False
     exponentials: bool = False
+    lookups: bool = False
     unbounded: set[str] = field(default_factory=set[str])
 
 

@@ -15,6 +15,7 @@ from weft.tensor.domain import (
     contract_arrays,
     first_of,
     identity,
+    nearest,
     random_exact,
     wrapped,
 )
@@ -142,6 +143,10 @@ class Fp64Domain:
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""
         return first_of(v, numbers, count, order)
+
+    def lookup(self, source: Array, index: Sequence[Array]) -> Array:
+        """Reads with numpy's indexing."""
+        return source[tuple(nearest(i, size) for i, size in zip(index, source.shape, strict=True))]
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Rounds to a semantic float type; integers truncate towards 0 and wrap; bool is `!= 0`."""

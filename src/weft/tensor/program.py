@@ -184,6 +184,27 @@ class Reindex(_Value):
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup(_Value):
+    """`out[axes] = source[index...]`: for each dimension of `source` an axis, or the value of an integer tensor, which says where.
+
+    A value that is no index of its dimension stands for the nearest that is one: what the call raises for it is no part of the
+    program (`weft.plan.execute`).
+
+    Attributes:
+        index: at least one is a use; the axes among them are distinct.
+    """
+
+    source: str
+    index: tuple[Axis | Use, ...]
+    location: Location | None = None
+
+    @property
+    def along(self) -> tuple[Axis | None, ...]:
+        """For each dimension of `source` the axis that goes along it; None where a value says where."""
+        return tuple(i if isinstance(i, Axis) else None for i in self.index)
+
+
+@dataclass(frozen=True, slots=True)
 class Cast(_Value):
     """A change of element type. Not `semantic`: precision, which a law may drop, keeping more bits."""
 
@@ -209,7 +230,18 @@ class Opaque(_Value):
 
 
 Node: TypeAlias = (
-    Input | Constant | Iota | Extent | Elementwise | Contraction | Reduction | Ranking | Reindex | Cast | Opaque
+    Input
+    | Constant
+    | Iota
+    | Extent
+    | Elementwise
+    | Contraction
+    | Reduction
+    | Ranking
+    | Reindex
+    | Lookup
+    | Cast
+    | Opaque
 )
 
 
@@ -255,6 +287,10 @@ class TensorProgram:
     outputs: tuple[str, ...]
     output_dims: tuple[tuple[Axis | None, ...], ...] = ()
     derived: tuple[Derived, ...] = ()
+
+    def __hash__(self) -> int:
+        """Hash the names of the values, as a space does its own: programs are keys, and their nodes many."""
+        return hash((tuple([n.name for n in self.inputs]), tuple([n.name for n in self.nodes]), self.outputs))
 
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
         """Returns the sizes by name of all spaces that are `given`, fixed, or follow from these."""
@@ -306,6 +342,15 @@ class TensorProgram:
         return {n.name: i for i, n in enumerate((*self.inputs, *self.nodes))}
 
     @cached_property
+    def dimensions(self) -> Mapping[Space, tuple[tuple[str, int], ...]]:
+        """Lists for each space the values and their dimensions that run over it, in order, inputs first."""
+        found: dict[Space, list[tuple[str, int]]] = {}
+        for node in (*self.inputs, *self.nodes):
+            for dim, axis in enumerate(node.axes):
+                found.setdefault(axis.space, []).append((node.name, dim))
+        return {space: tuple(places) for space, places in found.items()}
+
+    @cached_property
     def readers(self) -> Mapping[str, tuple[Node, ...]]:
         """Lists the nodes that read each value, of those that are read."""
         found: dict[str, list[Node]] = {}
@@ -352,8 +397,10 @@ class TensorProgram:
 
 
 def reads(node: Node) -> tuple[Use, ...]:
-    """Returns the uses of `node`, in order; what Reindex and Opaque read is no `Use`."""
+    """Returns the uses of `node`, in order; what Reindex and Opaque read, and the source of a Lookup, is no `Use`."""
     match node:
+        case Lookup():
+            return tuple(i for i in node.index if isinstance(i, Use))
         case Elementwise():
             return node.args
         case Contraction():
@@ -377,6 +424,8 @@ def uses(node: Node) -> tuple[str, ...]:
     match node:
         case Reindex():
             return (node.source,)
+        case Lookup():
+            return (node.source, *(u.value for u in reads(node)))
         case Opaque():
             return node.uses
         case _:
@@ -414,7 +463,7 @@ def _show(node: Node) -> str:
             return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
         case Ranking():
             return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
-        case Reindex():
+        case Reindex() | Lookup():
             return f"{node.source}[{', '.join(map(str, node.index))}]"
         case Cast():
             return f"{'semantic' if node.semantic else 'precision'} cast of {node.arg}"

@@ -15,6 +15,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -25,8 +26,10 @@ from weft.tensor.program import (
 
 
 def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
-    """Returns `node` with every `Use` changed; values read without a `Use` (by Reindex, Opaque) stay."""
+    """Returns `node` with every `Use` changed; values read without a `Use` (by Reindex, Lookup, Opaque) stay."""
     match node:
+        case Lookup():
+            return replace(node, index=tuple(change(i) if isinstance(i, Use) else i for i in node.index))
         case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
             return node
         case Elementwise():
@@ -44,6 +47,9 @@ def with_values(node: Node, name: Callable[[str], str]) -> Node:
     match node:
         case Reindex():
             return replace(node, source=name(node.source))
+        case Lookup():
+            node = replace(node, source=name(node.source))
+            return with_uses(node, lambda use: replace(use, value=name(use.value)))
         case Opaque():
             return replace(node, uses=tuple(name(u) for u in node.uses))
         case _:
@@ -66,6 +72,9 @@ def with_axes(node: Node, axis: Callable[[Axis], Axis]) -> Node:
         case Ranking():
             rank = None if node.rank is None else axis(node.rank)
             node = replace(node, axes=own, over=axis(node.over), rank=rank)
+        case Lookup():
+            index = tuple(axis(i) if isinstance(i, Axis) else i for i in node.index)
+            node = replace(node, axes=own, index=index)
         case Elementwise() | Cast():
             node = replace(node, axes=own)
         case _:

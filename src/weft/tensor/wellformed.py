@@ -16,6 +16,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -24,6 +25,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
     axes_of,
+    reads,
     uses,
 )
 from weft.tensor.scalar import Apply, Arg, Scalar, parts
@@ -116,6 +118,8 @@ def _check(node: Node, values: Mapping[str, Node]) -> None:
             _check_ranking(node, values)
         case Reindex():
             _check_reindex(node, values)
+        case Lookup():
+            _check_lookup(node, values)
         case Cast():
             _check_use(node, node.arg, values)
             _check_cover(node, node.arg.axes)
@@ -185,6 +189,30 @@ def _check_reindex(node: Reindex, values: Mapping[str, Node]) -> None:
         _check_cover(node, axes)
         if any(c == 0 for _, c in index.terms):
             _fail(node.name, f"index {index} has coefficient 0", "coefficients are not 0")
+
+
+def _check_lookup(node: Lookup, values: Mapping[str, Node]) -> None:
+    own = values[node.source].axes
+    if len(node.index) != len(own):
+        what = f"{node.name} has {len(node.index)} indices into {node.source}, which has {len(own)} axes"
+        _fail(node.name, what, "a lookup has one index per axis of its source")
+    along = tuple(a for a in node.along if a is not None)
+    _distinct(node, along, f"what goes along {node.source} in {node.name}")
+    if len(along) == len(own):
+        _fail(node.name, f"no value says where {node.name} reads {node.source}", "a lookup reads where values say")
+    for index, axis in zip(node.index, own, strict=True):
+        if isinstance(index, Axis):
+            if index.space != axis.space:
+                what = f"{node.name} goes along {node.source}'s {axis.space.name} with axis {index}"
+                _fail(node.name, what, "an axis goes along a dimension of its own space")
+            continue
+        _check_use(node, index, values)
+        if values[index.value].dtype.kind != "int":
+            _fail(node.name, f"{index} is {values[index.value].dtype}", "an index is an integer")
+    read = {*along, *(a for use in reads(node) for a in use.axes)}
+    _check_cover(node, read)
+    if not read >= set(node.axes):
+        _fail(node.name, f"{node.name} has an axis that no index has", "a lookup's axes are those of its indices")
 
 
 def _check_expr(name: str, expr: Scalar, arity: int) -> None:

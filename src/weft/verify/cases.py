@@ -29,6 +29,7 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
+from weft.verify.inputs import deciding, indices_below, reads_inside
 from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
@@ -227,7 +228,7 @@ def cases(
         the cases, in a fixed order.
     """
     layout = layout or layout_of(program)
-    reduced = reduced_spaces(program)
+    reduced, indexing = reduced_spaces(program), deciding((program,))
     single = any(n.name not in layout.rows for n in program.inputs)
     count = len(REGIMES) * draws if single else len(near) * draws
     wanted = [(sizes, 0) for sizes in far]
@@ -237,7 +238,29 @@ def cases(
         inputs = {
             n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
         }
+        if indexing and not _with_indices(program, indexing, inputs, sizes, rng):
+            continue  # no call: eager raises an error
         yield Case(program, sizes, inputs, layout, regime)
+
+
+def _with_indices(
+    program: TensorProgram,
+    indexing: Mapping[str, Sequence[Space]],
+    inputs: dict[str, Array],
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+) -> bool:
+    """Puts indices that are there among `inputs`, whose integers decide where the program reads; False where none were found.
+
+    An index may be computed of them: then smaller ones may do.
+    """
+    for part in (1, 2, 4, 1 << 20):
+        for name, spaces in indexing.items():
+            lengths = [max(1, space.size(sizes) // part) for space in spaces]
+            inputs[name] = indices_below(lengths, inputs[name].shape, rng)
+        if reads_inside(program, inputs, sizes):
+            return True
+    return False
 
 
 def fitted(

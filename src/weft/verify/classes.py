@@ -115,13 +115,16 @@ class Held:
     def bounded(self) -> bool:
         """True where theorems may bound all that was met."""
         met = self.met
-        return not any((met.order, met.truncated, met.rounded, met.special, met.constants, met.unbounded, met.integers))
+        named = (met.rounded, met.special, met.constants, met.unbounded)
+        return not any((met.order, met.truncated, met.integers, met.lookups, *named))
 
     @property
     def may_close(self) -> bool:
         """True where something is open that trials with arbitrary functions for it may close, and nothing else is."""
         met = self.met
-        return not met.special and bool(met.constants or met.truncated or (met.integers and not self.exhausted))
+        return not (met.special or met.lookups) and bool(
+            met.constants or met.truncated or (met.integers and not self.exhausted)
+        )
 
     def shown(self, trials: int) -> Iterator[Shown]:
         """Yields what is shown of each class that is there by so many trials, with other primes and elements each."""
@@ -159,6 +162,8 @@ class Held:
         if met.constants:
             words = f"{_listed(met.constants)}: compared at inputs equal and next to the constant"
             yield Shown(Aspect.constants, words, decides=False)
+        if met.lookups:
+            yield Shown(Aspect.lookups, "at random indices, each of them several times", decides=False)
         if self.unreached:
             words = f"{_listed(self.unreached)}: indices beyond {FARTHEST} were not tested"
             yield Shown(Aspect.slices, words, decides=False)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 import numpy as np
 
+from weft.tensor.axes import Space
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
+from weft.tensor.evaluate import evaluate
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.laws import remove_dead
 from weft.tensor.program import (
     Cast,
     Constant,
     Elementwise,
     Extent,
+    Input,
     Iota,
+    Lookup,
     Monoid,
     Ranking,
     Reduction,
     Reindex,
     TensorProgram,
+    Use,
     uses,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied
@@ -86,6 +94,68 @@ def with_numbers(
             constants = [domain.full((), number, node.dtype) for number in numbers]
             found[node.name] = domain.lift(_mixed(choice.reshape(shape)), values[node.name], *constants)
     return found
+
+
+def with_indices(
+    values: Mapping[str, V],
+    programs: Sequence[TensorProgram],
+    domain: Domain[V],
+    rng: np.random.Generator,
+    sizes: Mapping[str, int],
+) -> dict[str, V]:
+    """Exchanges integers among `values` that say where programs read for indices that are there, some counted from the end."""
+    found = dict(values)
+    for name, spaces in deciding(programs).items():
+        lengths = [space.size(sizes) for space in spaces if space.fixed is not None or space.name in sizes]
+        if lengths:
+            numbers = range(-max(lengths), max(lengths))
+            drawn = indices_below(lengths, domain.shape(values[name]), rng, from_end=0.25)
+            constants = (domain.full((), number, DType.int64) for number in numbers)
+            found[name] = domain.lift(_mixed(drawn - numbers.start), values[name], *constants)
+    return found
+
+
+def indices_below(
+    lengths: Sequence[int], shape: Sequence[int], rng: np.random.Generator, from_end: float = 0.0
+) -> Array:
+    """Draws indices of dimensions of these lengths, in turn of each; a share of them counted from the end."""
+    length = np.resize(np.array(lengths, np.int64), shape)
+    drawn = rng.integers(0, length)
+    return np.where(rng.uniform(size=tuple(shape)) < from_end, drawn - length, drawn)
+
+
+def reads_inside(program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int]) -> bool:
+    """Tells whether all that says where `program` reads is an index there.
+
+    inputs: by name, all that this is computed of.
+    """
+    values, wanted = program.values(), list[tuple[str, int]]()
+    for node in (n for n in program.nodes if isinstance(n, Lookup)):
+        pairs = zip(node.index, values[node.source].axes, strict=True)
+        wanted += [(index.value, axis.space.size(sizes)) for index, axis in pairs if isinstance(index, Use)]
+    asked = remove_dead(replace(program, outputs=tuple(name for name, _ in wanted), output_dims=()))
+    read = {name for n in asked.nodes for name in uses(n)}.union(asked.outputs)
+    asked = replace(asked, inputs=tuple(n for n in asked.inputs if n.name in read))
+    given = {n.name: inputs[n.name] for n in asked.inputs}
+    with np.errstate(all="ignore"):
+        found = evaluate(asked, given, Fp64Domain(), sizes=sizes) if wanted else ()
+    return all(np.all((v >= 0) & (v < size)) for v, (_, size) in zip(found, wanted, strict=True))
+
+
+def deciding(programs: Sequence[TensorProgram]) -> dict[str, tuple[Space, ...]]:
+    """Finds the inputs of integers that decide where `programs` look something up, by name, each with the spaces it decides in."""
+    found: dict[str, dict[Space, None]] = {}
+    for program in programs:
+        values = program.values()
+        for node in (n for n in program.nodes if isinstance(n, Lookup)):
+            for index, axis in zip(node.index, values[node.source].axes, strict=True):
+                waiting = [index.value] if isinstance(index, Use) else []
+                while waiting:
+                    each = values[waiting.pop()]
+                    if isinstance(each, Input) and each.dtype.kind == "int":
+                        found.setdefault(each.name, {})[axis.space] = None
+                    waiting += uses(each)
+    return {name: tuple(spaces) for name, spaces in found.items()}
 
 
 def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
@@ -224,9 +294,11 @@ def numbers_of_interest(
     found += [s.size(sizes) for s in read if sizes is not None and (s.fixed is not None or s.name in sizes)]
     near = [math.floor(v) + d for v in dict.fromkeys(found) for d in (0, 1, -1)]
     compared = bool(found) or any(isinstance(n, Elementwise) and _compares(n.expr) for p in programs for n in p.nodes)
+    says_where = any(isinstance(n, Lookup) for p in programs for n in p.nodes)
     computed = any(n.dtype.kind == "int" and not isinstance(n, Iota | Extent) for p in programs for n in p.nodes)
     ends = (low, high, high // 3) if computed else ()
-    return tuple(n for n in dict.fromkeys((*near, *(_INDICES if compared else ()), *ends)) if low <= n <= high)
+    indices = (*_INDICES, *(-1 - i for i in _INDICES)) if says_where else _INDICES if compared else ()
+    return tuple(n for n in dict.fromkeys((*near, *indices, *ends)) if low <= n <= high)
 
 
 def _beside(value: float, dtype: DType) -> tuple[float, float, float]:

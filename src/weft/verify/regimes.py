@@ -22,6 +22,7 @@ from weft.tensor.program import (
     Contraction,
     Elementwise,
     Input,
+    Lookup,
     Opaque,
     Ranking,
     Reduction,
@@ -201,6 +202,9 @@ def _parallel(program: TensorProgram) -> set[str]:
                     if index.axis is None:
                         mixed.update(a.space.name for a, _ in index.terms)
                 mixed.update(_sources(program, node))
+            case Lookup():
+                source = program.values()[node.source].axes
+                mixed.update(a.space.name for a, own in zip(source, node.along, strict=True) if own is None)
             case Opaque():
                 mixed.update(a.space.name for a in node.axes)
             case Input() | Elementwise() | _:

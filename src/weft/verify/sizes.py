@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, TypeVar, cast
 
 from weft.block.places import Place
-from weft.block.program import BlockProgram, Graph, Index, Literal, Map, Pointwise, Rank
+from weft.block.program import BlockProgram, Graph, Index, Literal, Load, Map, Pointwise, Rank
 from weft.block.ranges import Band, Part, Remainder, Segment, Within
 from weft.block.rename import rename_program_axes
+from weft.block.typed import typed
 from weft.block.walk import every, maps, spaces
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Constant, Iota, Ranking, Reindex, TensorProgram
@@ -22,6 +23,8 @@ from weft.verify.thresholds import of_symbols, thresholds
 _LEAST = 3
 # So many segments are checked in place of more: a first and a last one, and one between them.
 _SEGMENTS = 3
+# So many elements has a dimension that indices say where to read in: some between the first and the last.
+_INDEXED = 7
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
 _BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
 
@@ -199,8 +202,8 @@ def edge_sizes(
 
     A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
     or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
-    short block; and several after a first block on its own. Beside a band there are as many more as it lies off the diagonal, and
-    blocks beyond; where sizes say how far that is, no two are alike.
+    short block; and several after a first block on its own. Where indices say where to read, there are several elements. Beside a
+    band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that is, no two are alike.
 
     Args:
         applied: with small tiles; what is said here is of its spaces without a fixed size.
@@ -230,6 +233,8 @@ def edge_sizes(
         widest = exact[name]
         rests[name] += max(0, -(-(count + widest - rests[name]) // widest)) * widest
         exact[name] = (count // widest + 2) * widest
+    for name in _looked_up(applied) & rests.keys():
+        rests[name], exact[name] = max(rests[name], _INDEXED), max(exact[name], _INDEXED - 2)
     bands = {name: distance for name, distance in _band_reach(applied).items() if name in rests}
     far = bands | {name: max(index, bands.get(name, 0)) for name, index in (reach or {}).items() if name in rests}
     for name in far:
@@ -243,6 +248,13 @@ def edge_sizes(
         {name: min(size, (most or {}).get(name, size)) for name, size in chosen.items()}
         for chosen in (rests, dict.fromkeys(tiles, 1), exact)
     )
+
+
+def _looked_up(applied: BlockProgram) -> set[str]:
+    """Returns the spaces in which indices say where to read, by name."""
+    loads = ((n, t) for n, t in typed(applied, applied.graph.nodes) if isinstance(n, Load) and n.indices)
+    pairs = (pair for node, types in loads for pair in zip(types[node.memory].lists, node.at, strict=True))
+    return {axis.space.name for axis, subscript in pairs if subscript.index is not None}
 
 
 def _with_rests(tiles: set[int], most: int) -> int:

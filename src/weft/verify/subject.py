@@ -19,7 +19,16 @@ from weft.tensor.modular import LONGEST, chain, chains
 from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
 from weft.tensor.scalar import applied
 from weft.verify.classes import Held
-from weft.verify.inputs import exhausting, joins_outcomes, literals, ordered, turns, with_all_integers, with_numbers
+from weft.verify.inputs import (
+    exhausting,
+    joins_outcomes,
+    literals,
+    ordered,
+    turns,
+    with_all_integers,
+    with_indices,
+    with_numbers,
+)
 from weft.verify.verdict import Verdict
 
 V = TypeVar("V")
@@ -139,7 +148,7 @@ class Subject(ABC):
         orders = self.orders if any(map(ordered, programs)) else 0
         for trial in range(trials + numbers + orders):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
-            inputs = self.inputs(place, domain, rng)
+            inputs = with_indices(self.inputs(place, domain, rng), programs, domain, rng, sizes)
             if trials <= trial < trials + numbers:
                 inputs = with_numbers(inputs, programs, domain, rng, trial - trials, sizes)
             different = self._differs(place, inputs, domain)

@@ -26,6 +26,7 @@ class Aspect(Enum):
     casts = "casts that round"
     special = "infinities and NaN"
     constants = "comparisons with constants"
+    lookups = "lookups"
     slices = "sizes beyond those checked"
 
 

@@ -110,7 +110,14 @@ def compiled(
 def _native(library: ctypes.CDLL, unit: Unit) -> Function:
     def call(read: Tensors, written: Tensors, sizes: Mapping[str, int], threads: int) -> None:
         strides = [s for t in read for s in t.stride()]
-        words = [*(t.data_ptr() for t in (*read, *written)), *sizes.values(), *strides, threads]
+        wrong = ctypes.c_int64()  # what is no index stands for the nearest, here as in the interpreter
+        words = [
+            *(t.data_ptr() for t in (*read, *written)),
+            *sizes.values(),
+            *strides,
+            threads,
+            ctypes.addressof(wrong),
+        ]
         function = library[unit.name]
         function.restype = None
         function.argtypes = [ctypes.c_char_p]

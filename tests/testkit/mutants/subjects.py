@@ -20,7 +20,7 @@ from weft.lab.fuzz.random_programs import random_program
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.lab.workloads.cpu import SUITE
 from weft.plan.execute import plan as executable
-from weft.plan.execute import regions
+from weft.plan.execute import regions, selections
 from weft.plan.targets.candidates import Selection
 from weft.tensor.program import TensorProgram
 
@@ -54,7 +54,7 @@ def _applied(function: Any, inputs: tuple[torch.Tensor, ...]) -> list[tuple[Tens
             found.append((selection.program, selection.chosen.applied))
         raise UnsupportedError("nothing is built here")
 
-    regions._remembered.clear()
+    selections._remembered.clear()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.object(regions, "build_region", noted))

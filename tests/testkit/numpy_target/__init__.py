@@ -37,9 +37,9 @@ D = Fp64Domain()  # floats are carried in float64, integers in int64
 _NEW = Axis("new", Space("new", 1))
 Tensors = Sequence[torch.Tensor]
 
-_NAMES = ("D", "DType", "Monoid", "Order", "ceil_div", "joined", "row")
+_NAMES = ("D", "DType", "Monoid", "Order", "ceil_div", "found", "joined", "row")
 _HEAD = f"import numpy as np\nfrom numpy import inf, nan\nfrom {__name__} import {', '.join(_NAMES)}\n\n\n"
-__all__ = ["D", "DType", "Monoid", "NumPy", "Order", "ceil_div", "emit", "joined", "loaded", "row"]
+__all__ = ["D", "DType", "Monoid", "NumPy", "Order", "ceil_div", "emit", "found", "joined", "loaded", "row"]
 
 
 def ceil_div(size: int, tile: int) -> int:
@@ -49,6 +49,11 @@ def ceil_div(size: int, tile: int) -> int:
 def joined(one: Any, two: Any) -> Any:
     """Join two arrays along the last axis, the second's rows repeated as the first has them."""
     return np.concatenate((one, np.broadcast_to(two, (*one.shape[:-1], two.shape[-1]))), -1)
+
+
+def found(array: Any, *index: Any) -> Any:
+    """Read an array at integers; those that are no indices stand for the nearest, and nobody is told."""
+    return D.lookup(array, index)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,8 @@ class Body(KernelFrame[Writer]):
                     self.loop(node)
                 case b.Buffer():
                     self.values[node.name] = self.room(node.name)
+                case b.Load() if node.indices:
+                    self.look_up(node)
                 case b.Load(name, memory, at, dims):
                     part = self.part(memory, at, dims)
                     self.values[name] = replace(part, text=self.hold(part.text, name))
@@ -176,9 +183,24 @@ class Body(KernelFrame[Writer]):
             digits = (times(str(f), digit_of(self.scope[d.axis].base, d, self.spelling)) for f, d in own[axis].terms)
             first = plus(*digits, str(own[axis].offset))
             along = [a for a in own[axis].axes if a in dims]
-            index.append(f"{first}:{plus(first, self.scope[along[0]].valid)}" if along else first)
+            block = f"{first}:{plus(first, self.scope[along[0]].valid)}" if along else first
+            index.append(block if own[axis].index is None else ":")
         axes = tuple(a for axis in whole.axes for a in own[axis].axes if a in dims)
         return Value(f"{whole.text}[{', '.join(index) or '...'}]", axes, dims)
+
+    def look_up(self, node: b.Load) -> None:
+        """Print a load by indices: of the part of the memory that lies along the other axes."""
+        own = dict(zip(self.types[node.memory].lists, node.at, strict=True))
+        whole, index = self.part(node.memory, node.at, node.dims), list[str]()
+        for axis in self.values[node.memory].axes:
+            if (said := own[axis].index) is not None:
+                index.append(self.aligned(node.indices[said], node.dims))
+            elif along := [a for a in own[axis].axes if a in node.dims]:
+                count = f"np.arange({self.scope[along[0]].valid})"
+                index.append(self.aligned(Value(count, tuple(along), tuple(along)), node.dims))
+        shape = " ".join(f"{self.scope[a].valid}," for a in node.dims)
+        text = f"np.broadcast_to(found({', '.join((whole.text, *index))}), ({shape}))"
+        self.values[node.name] = Value(self.hold(text, node.name), node.dims, node.dims)
 
     def room(self, name: str) -> Value:
         """Reserve memory for what loops store or one hands out, each axis as long as its space."""

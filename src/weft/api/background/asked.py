@@ -1,4 +1,4 @@
-"""Asking for a graph's kernels from within Dynamo's call, and waiting for them."""
+"""Asking for a graph's kernels, or for their times, from within Dynamo's call, and waiting for them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from weft.api.tracing import guard_forward_derivatives
 from weft.capture import refused_at_once
 from weft.errors import CompilerError, named
 from weft.options import current
-from weft.plan import Runner, changing_sizes, home, warn
+from weft.plan import Runner, Trial, changing_sizes, home, measured_before, warn
 from weft.plan.targets import toolchain
 from weft.run.cache import CacheFolder
 
 Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
-"""The graphs of one compiled function that are, or were, compiled in the background."""
+"""The graphs of one compiled function that are, or were, compiled or timed in the background."""
 _ASKED = "weft_asked"
 
 
@@ -35,6 +35,26 @@ def in_background(gm: fx.GraphModule, arguments: Sequence[Any]) -> bool:
     if current().compile != "background" or toolchain(home(arguments)).times:
         return False
     return refused_at_once(gm, arguments) is None
+
+
+def timed_in_background(gm: fx.GraphModule, arguments: Sequence[Any], compiled: Runner) -> Runner:
+    """Return what runs a graph that was compiled in this call: where that was asked for, its kernels untimed, while the other
+    process finds out whether PyTorch, or the library's matmuls between them, are faster.
+
+    What is on no trial runs as it is. The trial is made at a call, as without the option, where it takes no time, since its times
+    are known; where the target needs the device that serves; and where the graph cannot be sent.
+    """
+    if current().compile != "first" or not isinstance(compiled, Trial) or toolchain(home(arguments)).times:
+        return compiled
+    if not compiled.changing:
+        known = measured_before(compiled.plan)
+        if known is not None and not known.is_to_be_repeated:
+            return compiled
+    try:
+        sent, forms = packed_graph(gm), forms_of(arguments)
+    except Exception:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
+        return compiled
+    return DeferredGraph(gm, compiled.eager, sent, forms, Ambience.here(), compiled.changing, compiled)
 
 
 def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runner:
@@ -64,7 +84,7 @@ def start() -> None:
 
 @named("weft.ready")
 def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
-    """Wait until all that calls of `f` have asked for in the background is compiled and serves, or has failed.
+    """Wait until all that calls of `f` have asked for in the background is compiled, timed and serves, or has failed.
 
     `weft.stats()` counts both. What was not asked for in the background is ready at once; of a function that `torch.compile` made,
     all that this process asked for is waited for.

@@ -22,6 +22,8 @@ class GraphRequest:
         arguments: as `forms_of` describes them.
         ambience: settings of the call.
         alive: the graphs that may still be called, by number.
+        kernels: keys of those that the process that asks has made for the graph, and runs until it knows what is fastest;
+            empty where PyTorch runs it.
     """
 
     number: int
@@ -29,6 +31,7 @@ class GraphRequest:
     arguments: tuple[Any, ...]
     ambience: Ambience = field(repr=False)
     alive: frozenset[int] = frozenset()
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

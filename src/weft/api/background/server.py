@@ -13,7 +13,8 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -89,7 +90,7 @@ class _Graph:
             except Exception:  # noqa: BLE001 - what it needs of its arguments' content is not known here
                 return "weft"
             try:
-                chosen = self.run.choose(arguments)
+                chosen = self.run.choose(arguments).run
             except WrongKernelError as error:
                 say(self.received.gm, arguments, error)
                 return "PyTorch"
@@ -147,32 +148,43 @@ class Server:
         for number in self._graphs.keys() - request.alive:
             del self._graphs[number]
         received, arguments = unpacked_graph(request.graph), tensors_of(request.arguments)
-        gm = received.gm
         with noticed() as defects:
-            eager = in_pytorch(gm)
-            kept = KeptGraph.of(gm, arguments) if received.whole else None
-            made = planned_before(kept, eager)
-            captured = None
-            if made is None:
-                captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
-                known = self._served(captured) if received.whole else None
-                if known is not None:
-                    return replace(known, conditions=received.conditions())
-                made = compile_graph(gm, arguments, captured=captured)
-                keep_plan(kept, captured, made, defects)
-            run = faster(made, eager, changing_sizes(gm), kept)
-            if captured is not None:
-                remember(captured, made, run)
+            with _as_known() if request.kernels else nullcontext():
+                graph = self._planned(request, received, arguments, defects)
+            if isinstance(graph, Reply):
+                return graph
             conditions = received.conditions()
-            if not defects:
-                say_what_is_lost(gm, made, arguments)
-            graph = self._graphs[request.number] = _Graph(received, made, eager, run)
             answer = replace(graph.answer(arguments), conditions=conditions)
-        if defects:
-            say(gm, arguments, defects[0])
+        if defects and not request.kernels:
+            say(received.gm, arguments, defects[0])
         while len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return answer
+
+    def _planned(
+        self, request: GraphRequest, received: Received, arguments: Sequence[Any], defects: Sequence[Exception]
+    ) -> _Graph | Reply:
+        """Plan a graph, or recall its plan; or answer with another one whose kernels serve, where none were made for this one."""
+        gm = received.gm
+        eager = in_pytorch(gm)
+        kept = KeptGraph.of(gm, arguments) if received.whole else None
+        made, captured = planned_before(kept, eager), None
+        if made is None:
+            captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
+            known = self._served(captured) if received.whole and not request.kernels else None
+            if known is not None:
+                return replace(known, conditions=received.conditions())
+            made = compile_graph(gm, arguments, captured=captured)
+            keep_plan(kept, captured, made, defects)
+        run = faster(made, eager, changing_sizes(gm), kept)
+        if captured is not None:
+            remember(captured, made, run)
+        if not defects:
+            say_what_is_lost(gm, made, arguments)
+        graph = self._graphs[request.number] = _Graph(received, made, eager, run)
+        if request.kernels == tuple(kernel.key for kernel in made.kernels):
+            graph.sent.add("weft")
+        return graph
 
     def _served(self, captured: Captured) -> Reply | None:
         """Answer with a graph whose kernels serve for this one too; None where there is none.
@@ -195,6 +207,20 @@ class Server:
             raise UnsupportedError("the process that compiled this graph is gone")
         self._graphs.move_to_end(request.number)
         return graph.answer(tensors_of(request.arguments))
+
+
+@contextmanager
+def _as_known() -> Generator[None]:
+    """Keep quiet about a plan, and do not count it, which the other process has made too."""
+    before = stats.snapshot()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        counted = difference(before, stats.snapshot())
+        for name in ("kernels", "fallbacks"):
+            stats.count(name, -counted.get(name, 0))
 
 
 def _is_for_users(warning: warnings.WarningMessage) -> bool:

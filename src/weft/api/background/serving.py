@@ -1,4 +1,6 @@
-"""What stands for a graph that is compiled in the background: PyTorch until the answer is here, then what it says."""
+"""What stands for a graph that another process works on: PyTorch, or what was compiled first, until the answer is here, then what
+it says.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from weft.api.known import called_with
 from weft.capture import RuntimeNumber
 from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
-from weft.plan import Runner, may_compile, nearest, warn
+from weft.plan import Runner, Trial, may_compile, nearest, warn
 from weft.run import stats
 from weft.run.cache import CacheFolder
 
@@ -37,8 +39,9 @@ _MOST_CLASSES = 256
 class DeferredGraph:
     """The callable that stands for a graph.
 
-    Until there is an answer PyTorch runs; then one assignment, of `run`, makes all later calls run what was chosen. Sizes of
-    another magnitude run at once, as those of the nearest class do, while the other process finds out what is fastest for them.
+    Until there is an answer PyTorch runs, or the plan of `first`; then one assignment, of `run`, makes all later calls run what
+    was chosen. Sizes of another magnitude run at once, as those of the nearest class do, while the other process finds out what is
+    fastest for them.
 
     Attributes:
         gm: the graph.
@@ -47,6 +50,7 @@ class DeferredGraph:
         arguments: what they look like.
         ambience: settings of the call that asked.
         changing: which arguments are tensors whose sizes change from call to call.
+        first: what was compiled in the call that asked, where that was to be; if the other process cannot time it, a call does.
         run: None until there is an answer.
         owner: the process that asked.
         asked: what the calls of this graph asked for.
@@ -58,6 +62,7 @@ class DeferredGraph:
     arguments: tuple[Any, ...]
     ambience: Ambience
     changing: tuple[int, ...]
+    first: Trial | None = None
     run: Runner | None = None
     owner: int = field(default_factory=os.getpid)
     asked: list[Pending] = field(default_factory=list[Pending])
@@ -66,6 +71,8 @@ class DeferredGraph:
 
     def __post_init__(self) -> None:
         self.number = next(_numbers)
+        if self.first is not None:
+            self._plans["weft"] = self.first.plan.run
         _alive[self.number] = weakref.ref(self)
         self._ask()
 
@@ -77,6 +84,9 @@ class DeferredGraph:
         if self.owner != os.getpid():
             self.owner = os.getpid()  # a child of the process that asked: it asks for itself
             self._ask()
+        if self.first is not None:
+            stats.count("untimed")
+            return self.first.plan.run(*arguments)
         stats.count("meanwhile")
         return self.eager(*arguments)
 
@@ -86,7 +96,8 @@ class DeferredGraph:
         def request() -> GraphRequest:
             own = mine()
             assert own is not None
-            return GraphRequest(own.number, own.graph, own.arguments, own.ambience, _numbers_alive())
+            kernels = () if own.first is None else tuple(k.key for k in own.first.plan.kernels)
+            return GraphRequest(own.number, own.graph, own.arguments, own.ambience, _numbers_alive(), kernels)
 
         self._put(request, len(self.graph), lambda own, answer: own._install(answer, own._class_of_example()))  # noqa: SLF001
 
@@ -112,6 +123,9 @@ class DeferredGraph:
 
     def _install(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
         """Makes calls run what was chosen for the class `sizes`; tells whether the request came to something."""
+        if answer.failure is not None and self.first is not None:
+            self.graph, self.run = b"", self.first  # as if nothing had been asked: calls time what they have
+            return False
         run = self._found(answer)
         self._classes[sizes] = run
         if self.run is None:

@@ -17,16 +17,17 @@ from weft.block.program import (
     Index,
     Layout,
     Literal,
+    Load,
     Pointwise,
     Stage,
 )
 from weft.block.scope import Scope as Around
 from weft.emit.cpp import nests
 from weft.emit.cpp.dots import dot, free_axis, stage
-from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.invariant import split
 from weft.emit.cpp.plan import Put
-from weft.emit.cpp.values import ItemMemory, Lazy, ListMemory, Panel, Value, resolved
+from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, ListMemory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
 from weft.tensor.axes import Axis
@@ -121,6 +122,23 @@ class Body:
         if isinstance(value, Panel):
             raise InvalidProgramError("only a matmul reads a panel", node=name)
         return value
+
+    def look_up(self, node: Load) -> None:
+        """Note what `node` reads where indices say; the place of each index is worked out, and checked, by itself."""
+        frame, memory, kind = self.frame, self.memories[node.memory], self.types[node.memory]
+        places: list[Lazy] = []
+        strides: list[str] = []
+        for subscript, stride, axis in zip(node.at, memory.strides, kind.lists, strict=True):
+            if subscript.index is not None:
+                index = self.item(node.indices[subscript.index])
+                size = frame.size(axis.space)
+                frame.looked_up[size] = None
+                place = IndexPlace(f"{node.name}_at", size)
+                places.append(Lazy(place, (index,), index.dims, DType.int64))
+                strides.append(stride)
+        along = tuple(a for s in node.at for a in s.axes if a in node.dims)
+        gather = Gather(node.name, part(frame, memory, node.at, along, self.scope), tuple(strides), node.location)
+        self.values[node.name] = Lazy(gather, tuple(places), node.dims, node.dtype)
 
     def _lazy(
         self,

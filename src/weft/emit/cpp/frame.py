@@ -30,12 +30,18 @@ class Allocation:
 
 @dataclass
 class Frame(KernelFrame[Writer]):
-    """One kernel being printed; `allocations`: the scratch of one thread."""
+    """One kernel being printed.
+
+    Attributes:
+        allocations: the scratch of one thread.
+        looked_up: the lengths of dimensions in which indices say where to read.
+    """
 
     spelling: ClassVar[Spelling] = SPELLING
     allocations: list[Allocation] = field(default_factory=list[Allocation])
     has_matmuls: bool = False
     has_rankings: bool = False
+    looked_up: dict[str, None] = field(default_factory=dict[str, None])
 
     def hold(self, text: str, wish: str) -> str:
         """Declare a new name for the size `text`, and return it."""
@@ -69,9 +75,11 @@ def part(
     *,
     writable: bool = False,
 ) -> ItemMemory:
-    """Return the item with axes `dims` that lies in `memory` at `at`; prints the pointer to it."""
+    """Return the item with axes `dims` that lies in `memory` at `at`; prints the pointer to it. What indices say counts as 0."""
     blocks, constant, strides = dict[Axis, list[str]](), list[str](), dict[Axis, str]()
     for subscript, stride, origin in zip(at, memory.strides, memory.origins, strict=True):
+        if subscript.index is not None:
+            continue
         plain = subscript.plain
         if plain is not None and origin != "0":
             blocks.setdefault(plain, []).append(times(minus(scope[plain].base, origin), stride))

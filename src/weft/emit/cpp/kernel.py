@@ -33,7 +33,8 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         kernel: one of `schedule.kernels(program)`.
         name: the C function, `extern "C" void NAME(const int64_t* words)`. The words, in order: addresses of
             `kernel.reads`, of `kernel.writes`; sizes in the order of `size_names`; strides in elements of every dimension of
-            every read; the number of threads. Writes are contiguous and overlap nothing.
+            every read; the number of threads; the address of an integer, in which a kernel that reads where indices say notes that
+            one of them is none. Writes are contiguous and overlap nothing.
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:
@@ -77,13 +78,29 @@ def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) 
             places[name] = _scalar(pointers[name], types[name])
     top = Body(frame, {}, Around({}, applied=True), Graph((), kernel.nodes, ()), types, values, memories=memories)
     first = kernel.nodes[0]
+    begin = len(out.lines)
     if isinstance(first, Map) and first.place is Place.grid:
         out.line(f"const int threads = (int)words[{word}];")
         _grid(frame, out, top, first, places)
     else:
         _serial(frame, out, top, places)
+    out.lines[begin:begin] = _checked(frame, word + 1)
     text = "\n".join(["", f'extern "C" void {own}(const int64_t* words) {{', *out.lines, "}", ""])
     return text, frame.has_rankings
+
+
+def _checked(frame: Frame, word: int) -> list[str]:
+    """Prints where a kernel that reads where indices say notes one that is none; of what has no elements it reads nothing."""
+    if not frame.looked_up:
+        return []
+    made = Writer(1)
+    made.line(f"i64* const wrong = (i64*)words[{word}];")
+    empty = " || ".join(f"{size} == 0" for size in frame.looked_up if not size.isdigit())
+    if empty:
+        with made.block(f"if ({empty})"):
+            made.line("*wrong = 1;")
+            made.line("return;")
+    return made.lines
 
 
 def _scalar(pointer: str, kind: BlockType) -> ItemMemory:

@@ -31,6 +31,8 @@ def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> No
                 _loop(body, node)
             case Buffer():
                 body.memories[node.name] = _reserved(body, node)
+            case Load() if node.indices:
+                body.look_up(node)
             case Load(name, memory, at, dims):
                 body.values[name] = part(body.frame, body.memories[memory], at, dims, body.scope)
             case Store():

@@ -22,7 +22,7 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
-from weft.emit.cpp.values import ItemMemory, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import is_word, plus, stripped, times
@@ -152,7 +152,7 @@ class _Printer:
         """Print the nest, and note where its values lie."""
         works = self.nest.works
         nodes = [w.lazy.node for w in works if w.lazy is not None]
-        self.frame.location([n.location for n in nodes if isinstance(n, Pointwise | Collapse)])
+        self.frame.location([n.location for n in nodes if isinstance(n, Pointwise | Collapse | Gather)])
         for work in works:
             if work.leaves_array:
                 self._start_array(work)
@@ -184,8 +184,10 @@ class _Printer:
         if not self.nest.order:
             return []
         inner = self.nest.order[-1]
-        memories = [v for w in works for v in w.reads if isinstance(v, ItemMemory) and inner in v.dims]
-        return list(dict.fromkeys(m.strides[inner] for m in memories if not m.strides[inner].isdigit()))
+        memories = [v for w in works for v in w.reads if isinstance(v, ItemMemory)]
+        memories += [w.lazy.node.memory for w in works if w.lazy is not None and isinstance(w.lazy.node, Gather)]
+        found = (m.strides[inner] for m in memories if inner in m.dims)
+        return list(dict.fromkeys(stride for stride in found if not stride.isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
         """Print the body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
@@ -326,16 +328,31 @@ class _Printer:
                 if isinstance(expr, Convert) and lazy in self.unrounded:
                     expr = expr.arg
                 made = expression(expr, args, self._steady(work))
-                local = self.frame.names.make(name)
-                self.out.line(f"const {CTYPE[kind]} {local} = {stripped(coerced(made, kind))};")
-                self.local[lazy] = Text(local, kind)
+                self._let(lazy, name, Text(stripped(coerced(made, kind)), kind))
             case Collapse(monoid=monoid):
                 self._accumulate(work, lazy, monoid)
+            case IndexPlace(name=name, size=size):
+                index = stripped(coerced(self._value(lazy.args[0]), "int"))
+                self._let(lazy, name, Text(f"weft::place({index}, {size}, wrong)", "int"))
+            case Gather(name=name, memory=memory, strides=strides):
+                places = (times(self._value(a).text, s) for a, s in zip(lazy.args, strides, strict=True))
+                offset = plus(*places, *self._along(memory))
+                self._let(lazy, name, loaded(f"{memory.base}[{offset}]", memory.dtype))
             case Index() | Literal() | Extent():
                 raise AssertionError(lazy.node)
         if lazy in self.buffers:
             at = _at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _let(self, lazy: Lazy, wish: str, made: Text) -> None:
+        """Declare a local for the current element of `lazy`."""
+        local = self.frame.names.make(wish)
+        self.out.line(f"const {CTYPE[made.kind]} {local} = {made.text};")
+        self.local[lazy] = Text(local, made.kind)
+
+    def _along(self, memory: ItemMemory) -> list[str]:
+        """Spell how far the current element of an item lies from its first, axis by axis."""
+        return [times(self.index[a], self.unit.get(memory.strides[a], memory.strides[a])) for a in memory.dims]
 
     def _steady(self, work: Work) -> frozenset[int]:
         """Return the arguments of what `work` computes that are the same all along the innermost loop; none where it

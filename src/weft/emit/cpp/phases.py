@@ -72,7 +72,7 @@ def phases(works: Sequence[Work], depth: int) -> Phases:
         if lazy is None or len(_result(work)) <= depth:
             continue
         times = {time[u] for u in readers.get(lazy, [])}
-        if lazy.expr is not None and times:
+        if lazy.over is None and times:
             time[work] = min(times)
         if times - {time[work]}:
             found.buffered[lazy] = _result(work)[depth:]

@@ -161,7 +161,7 @@ def _gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange)
 
 def _order(lazy: Lazy) -> tuple[Axis, ...]:
     """Returns the axes that a loop computing `lazy` runs over: its own, or for a reduction those of its argument."""
-    if lazy.expr is not None:
+    if lazy.over is None:
         return lazy.dims
     arg = lazy.args[0]
     return () if isinstance(arg, Panel) else arg.dims

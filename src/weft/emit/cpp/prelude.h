@@ -49,6 +49,12 @@ using i64 = int64_t;  // sizes, strides, positions
 static inline i64 min_index(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+// Where an index lies in a dimension of so many elements, 1 at least: one that is none, at the nearest; that is noted in `wrong`.
+static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
+  if ((uint64_t)index < (uint64_t)size) return index;
+  __atomic_store_n(wrong, 1, __ATOMIC_RELAXED);
+  return index < 0 ? 0 : size - 1;
+}
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
 // How many of `threads` have something to do: at most one per program, and one more for each 16384 elements worked on.

@@ -19,7 +19,7 @@ RESERVED = (
     "signed sizeof static struct switch template this throw true try typedef typeid typename union "
     "unsigned using virtual void volatile wchar_t while xor xor_eq main "
     # what the frame of a kernel and the prelude's macros use
-    "weft i64 words threads team scratch products program dense lane start count "
+    "weft i64 words threads team scratch products program wrong dense lane start count "
     "i j i0 i1 i2 i3 errno unix linux stdin stdout stderr"
 )
 

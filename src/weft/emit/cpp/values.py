@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.kinds import kind_of
+from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Scalar
@@ -61,6 +62,24 @@ class Panel:
     n: Axis | None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """Where an index lies in a dimension of `size` elements: itself, or if it is none there, the nearest; that is noted."""
+
+    name: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """The elements of `memory` that lie so many `strides` on as the arguments say, which are places."""
+
+    name: str
+    memory: ItemMemory
+    strides: tuple[str, ...]
+    location: Location | None = None
+
+
 @dataclass(eq=False, slots=True)
 class Lazy:
     """A value that is printed where it is used.
@@ -74,7 +93,7 @@ class Lazy:
         home: where it will lie in the end, as part of a list: the place for it, should something need it in memory before.
     """
 
-    node: Pointwise | Collapse | Index | Literal | Extent
+    node: Pointwise | Collapse | Index | Literal | Extent | IndexPlace | Gather
     args: tuple[Value, ...]
     dims: tuple[Axis, ...]
     dtype: DType
@@ -83,7 +102,7 @@ class Lazy:
 
     @property
     def expr(self) -> Scalar | None:
-        """The expression of each element by itself; None of a reduction, or of what is written where it stands."""
+        """The expression of each element by itself; None of a reduction, of what is looked up, or is written where it stands."""
         return self.node.expr if isinstance(self.node, Pointwise) else None
 
     @property
@@ -94,7 +113,7 @@ class Lazy:
     @property
     def is_work(self) -> bool:
         """True where a loop computes it; an index, a number or a size is written where it stands."""
-        return isinstance(self.node, Pointwise | Collapse)
+        return isinstance(self.node, Pointwise | Collapse | IndexPlace | Gather)
 
 
 Value: TypeAlias = ItemMemory | Panel | Lazy

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from weft.block.program import (
     BlockNode,
@@ -47,6 +47,7 @@ class Body:
         scope: current blocks of the loops around, as text.
         around: the same loops as the checker sees them; `types`: of the graph's values.
         values: what each name stands for.
+        places: where indices lie in a dimension, by the names of an index and of the dimension's size.
     """
 
     frame: Frame
@@ -55,6 +56,7 @@ class Body:
     graph: Graph
     types: Mapping[str, BlockType]
     values: dict[str, Value]
+    places: dict[tuple[str, str], Tile] = field(default_factory=dict[tuple[str, str], Tile])
 
     def operator(self, node: BlockNode) -> None:
         """Print what `node` computes."""
@@ -150,7 +152,20 @@ class Body:
             self.values[node.name] = self._whole(node, memory)
             return
         assert isinstance(memory, Global), node.memory
-        self._loaded(node.name, memory, node.at, node.dims)
+        axes = self.types[node.memory].lists
+        sizes = [self.frame.size(a.space) for a, s in zip(axes, node.at, strict=True) if s.index is not None]
+        places = tuple(self.place(name, size) for name, size in zip(node.indices, sizes, strict=True))
+        self._loaded(node.name, memory, node.at, node.dims, places, sizes)
+
+    def place(self, name: str, size: str) -> Tile:
+        """Return where the index called `name` lies in a dimension of `size` elements: checked once, outside of inner loops."""
+        index = self.item(name)
+        key = index.text, size
+        if key not in self.places:
+            text = call("weft_index", index.text, size, self.frame.mask(index.dims) or "1")
+            tile = Tile(self.frame.hold(text, f"{name}_at"), index.dims, DType.int64, DType.int64)
+            self.places[key] = tile
+        return self.places[key]
 
     def _whole(self, node: Load, memory: MadeList) -> Tile:
         """Return all of a list that is in registers, as the item that `node` reads."""
@@ -160,20 +175,37 @@ class Body:
         axes = {made: read for made, read in pairs if made is not None and read is not None}
         return replace(memory.item, dims=tuple(axes.get(a, a) for a in memory.item.dims))
 
-    def _loaded(self, name: str, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...]) -> Tile:
-        """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one."""
-        where = self.address(memory, at, dims)
-        mask = self.frame.mask(dims)
+    def _loaded(
+        self,
+        name: str,
+        memory: Global,
+        at: tuple[Subscript, ...],
+        dims: tuple[Axis, ...],
+        places: Sequence[Tile] = (),
+        sizes: Sequence[str] = (),
+    ) -> Tile:
+        """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one.
+
+        places: where its elements lie in dimensions of these `sizes`, of which one that is 0 has no element to be read.
+        """
+        where = self.address(memory, at, dims, places)
+        mask = " & ".join([*filter(None, [self.frame.mask(dims)]), *(f"({n} > 0)" for n in sizes if not n.isdigit())])
         kind = kind_of(memory.dtype)
         text = call("tl.load", where, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
         if kind == "bool":
             text = cast(text, DType.bool)
         return self._define(name, text, dims, memory.dtype, 0.0, memory.dtype)
 
-    def address(self, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...]) -> str:
-        """Spell pointers to the elements of the item with axes `dims` that lies in `memory` at `at`."""
+    def address(
+        self, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...], places: Sequence[Tile] = ()
+    ) -> str:
+        """Spell pointers to the elements of the item with axes `dims` that lies in `memory` at `at`, or where `places` say."""
         blocks, lanes, offsets = dict[Axis, list[str]](), dict[Axis, str](), list[str]()
+        apart: list[str] = []
         for subscript, stride in zip(at, memory.strides, strict=True):
+            if subscript.index is not None:
+                place = places[subscript.index]
+                apart.append(times(self.aligned(place.text, place.dims, dims), stride))
             for factor, digit in subscript.terms:
                 first = digit_of(self.scope[digit.axis].base, digit, self.frame.spelling)
                 if first != "0":
@@ -187,8 +219,8 @@ class Body:
         # What belongs to a block by loops from the outermost, so that each loop adds its own to what is known before it; lanes
         # added up by themselves: they are the same for all blocks, so the compiler does it before the loop.
         offsets += [text for axis in self.scope for text in blocks.get(axis, ())]
-        within = " + ".join(lanes[a] for a in dims)
-        return plus(memory.base, *offsets, *([f"({within})" if len(lanes) > 1 else within] if lanes else []))
+        within = " + ".join(lanes[a] for a in dims if a in lanes)
+        return plus(memory.base, *offsets, *([f"({within})" if len(lanes) > 1 else within] if lanes else []), *apart)
 
     def _pointwise(self, node: Pointwise) -> None:
         args = [self.item(a) for a in node.args]

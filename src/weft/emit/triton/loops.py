@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import Collapse, Final, Graph, Map, Pointwise, State, Store
+from weft.block.program import Collapse, Final, Graph, Load, Map, Pointwise, State, Store
+from weft.block.scope import Types
 from weft.block.walk import operands
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
@@ -50,7 +51,8 @@ def entered(body: Body, node: Map, scope: Scope) -> Body:
     """Return the body of `node`, a map in `body`'s graph, with what it sees of its inputs."""
     around = body.around.inside(node)
     values = {f.inner: body.values[f.outer] for f in node.inputs}
-    return Body(body.frame, scope, around, node.body, infer(node.body, body_types(node, body.types), around), values)
+    types = infer(node.body, body_types(node, body.types), around)
+    return Body(body.frame, scope, around, node.body, types, values, dict(body.places))
 
 
 def _loop(body: Body, node: Map) -> None:
@@ -58,6 +60,8 @@ def _loop(body: Body, node: Map) -> None:
     for feed in node.inputs:
         if not body.types[feed.outer].buffered:
             body.item(feed.outer)
+    for name, size in _indexing(body, node, body.types):
+        body.place(name, size)
     carried = {} if node.state is None else _carried(body, node, node.state)
     found = iterations(frame, node, scope)
     frame.out.comment(describe(node))
@@ -72,6 +76,25 @@ def _loop(body: Body, node: Map) -> None:
         run(finish)
         body.values |= {o.outer: finish.item(o.inner) for o in node.outputs if isinstance(o, Final)}
     body.values |= {o.outer: inner.item(o.inner) for o in node.outputs if not isinstance(o, Final)}
+
+
+def _indexing(body: Body, node: Map, types: Types) -> Iterator[tuple[str, str]]:
+    """Yield the indices that loads in `node` are given from outside of it, with the size of what each indexes."""
+    outer = {f.inner: f.outer for f in node.inputs}
+    inner = body_types(node, types)
+    for each in node.body.nodes:
+        found: Iterable[tuple[str, str]] = ()
+        match each:
+            case Load() if each.indices and each.memory in inner:
+                axes = zip(inner[each.memory].lists, each.at, strict=True)
+                found = zip(
+                    each.indices, [body.frame.size(a.space) for a, s in axes if s.index is not None], strict=True
+                )
+            case Map() if all(f.outer in inner for f in each.inputs):
+                found = _indexing(body, each, inner)
+            case _:
+                pass
+        yield from ((outer[name], size) for name, size in found if name in outer)
 
 
 @contextmanager

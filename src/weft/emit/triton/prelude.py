@@ -164,6 +164,22 @@ def weft_kept(x):
     return tl.clamp(x, float("-inf"), float("inf"), propagate_nan=tl.PropagateNan.ALL)
 '''
 
+_PLACE = '''
+@triton.jit
+def weft_index(index, size, there):
+    """Where indices lie in a dimension of so many elements: those that are none, where they are `there`, end the kernel."""
+    index = tl.cast(index, tl.int64)
+    weft_demand((index >= 0) & (index < size) | (there == 0))
+    return tl.maximum(tl.minimum(index, size - 1), 0)
+'''
+
+_DEMAND = '''
+@triton.jit
+def weft_demand(holds):
+    """Ends the kernel with the driver's error where something does not hold."""
+    tl.device_assert(holds, "an index is out of range")
+'''
+
 _AFTER_OTHERS = '''
 @triton.jit
 def weft_after_others():
@@ -175,6 +191,8 @@ def weft_after_others():
 _FUNCTIONS = {
     "weft_after_others": _AFTER_OTHERS,
     "weft_kept": _KEPT,
+    "weft_index": _PLACE,
+    "weft_demand": _DEMAND,
     "weft_pow": _POW,
     "weft_expm1": _EXPM1,
     "weft_log1p": _LOG1P,

@@ -120,18 +120,32 @@ class _FailedError(Exception):
     """A process gave no figure."""
 
 
+def command(name: str, device: str, compiler: str) -> list[str]:
+    """Return the command that calls a row for the first time with a compiler."""
+    return [sys.executable, "-c", _PROCESS, name, device, compiler]
+
+
+def environment(folder: str) -> dict[str, str]:
+    """Return the environment of such a process, whose compilers have their caches in `folder`."""
+    places = ("WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    made = {**os.environ, **{place: str(Path(folder, place)) for place in places}}
+    # PyTorch was installed with its bytecode: without weft's, its sources would be compiled anew in each process.
+    made.pop("PYTHONDONTWRITEBYTECODE", None)
+    return made
+
+
 def _runs(name: str, device: str, compiler: str, processes: int) -> Iterator[Mapping[str, Any]]:
     """Run so many processes one after another, the first of which finds no caches, the others what it left."""
     with tempfile.TemporaryDirectory(prefix="weft-first-") as folder:
-        places = ("WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-        environment = {**os.environ, **{place: str(Path(folder, place)) for place in places}}
-        # PyTorch was installed with its bytecode: without weft's, its sources would be compiled anew in each process.
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-c", _PROCESS, name, device, compiler]
         for _ in range(processes):
             try:
                 done = subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment
+                    command(name, device, compiler),
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    timeout=_SECONDS,
+                    env=environment(folder),
                 )
             except subprocess.CalledProcessError as error:
                 said = error.stderr.strip().splitlines() or [f"status {error.returncode}"]

@@ -58,16 +58,16 @@ def used() -> float:
     """Return the processor seconds of this process and of all that it has started, ended or not."""
     own = os.times()
     ended = own.user + own.system + own.children_user + own.children_system
-    return ended + sum(_seconds(child) for child in _below(os.getpid()))
+    return ended + sum(_seconds(child) for child in below(os.getpid()))
 
 
-def _below(number: int) -> Iterator[int]:
+def below(number: int) -> Iterator[int]:
     """Yield the processes that a process has started and that run, and those that they have."""
     with suppress(OSError):
         for task in Path(f"/proc/{number}/task").iterdir():
             for child in (task / "children").read_text(encoding="ascii").split():
                 yield int(child)
-                yield from _below(int(child))
+                yield from below(int(child))
 
 
 def _seconds(number: int) -> float:

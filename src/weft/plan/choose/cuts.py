@@ -23,7 +23,7 @@ from weft.plan.partition.partition import (
     united,
 )
 from weft.plan.targets.candidates import Selection
-from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
+from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, uses
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
 # the model is a model, and two kernels are what is known to work.
@@ -64,8 +64,12 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
-    def settled(self, region: Region) -> None:
-        """Hears that the graph is cut into `region` and others, while these are still looked for."""
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        """Hears of regions most of which will be asked for; returns whether selections for them were made at once."""
+        ...
+
+    def settled(self, regions: Sequence[Region]) -> None:
+        """Hears that the graph is cut into `regions`, and others that may still be looked for."""
         ...
 
     def least(self, region: Region) -> float:
@@ -104,6 +108,7 @@ class Cuts:
         default_factory=dict[frozenset[str], tuple[Region, float]]
     )
     again: frozenset[str] = frozenset()
+    _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
         """Returns the stages in order. A kernel may end wherever two atoms meet."""
@@ -130,14 +135,21 @@ class Cuts:
         if names in self.known:
             return self.known[names][1]
         launch = 0.0 if region.looks else self.prices.launch_seconds
-        reached = _REACHED if self.prices.fine and joins(region.program)[0] else 1.0
+        reached = _REACHED if self.prices.fine and self.joins(region.program)[0] else 1.0
         return self.counted(region.program, self.prices.least(region) / reached, launch)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
-        doubtful, whole_rows = joins(program)
+        doubtful, whole_rows = self.joins(program)
         seconds = work / (1 - _GAIN) ** doubtful + launches + doubtful * self.prices.launch_seconds
         return seconds / (1 + _LOSS) ** whole_rows
+
+    def joins(self, program: TensorProgram) -> tuple[int, int]:
+        """Counts as `joins` does, once for each program."""
+        found = self._joins.get(program)
+        if found is None:
+            found = self._joins[program] = joins(program)
+        return found
 
     def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
         if isinstance(stage, TorchCall):
@@ -176,15 +188,25 @@ class _Chain:
         self.paying: set[tuple[int, ...]] = set()
 
     def best(self) -> tuple[Task, ...]:
-        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found."""
+        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found, but where
+        all of them are found at once.
+        """
+        links, prices = list(self._links()), self.cuts.prices
+        at_once = prices.foreseen(list(self._thinkable(links)))
         found: list[Task] = []
-        for first, end in self._links():
-            stages = self._best_between(first, end)
-            for stage in stages:
-                if isinstance(stage, Region):
-                    self.cuts.prices.settled(stage)
+        for batch in (links,) if at_once else ([link] for link in links):
+            stages = [stage for first, end in batch for stage in self._best_between(first, end)]
+            prices.settled([stage for stage in stages if isinstance(stage, Region)])
             found += stages
         return tuple(found)
+
+    def _thinkable(self, links: Sequence[tuple[int, int]]) -> Iterator[Region]:
+        """Yields the regions that the first round of each link may ask for, each once."""
+        parts = (own for first, end in links for ways in self._intervals(first, end).values() for own in ways)
+        for own in dict.fromkeys(parts):
+            stage = self._stage(own)
+            if isinstance(stage, Region):
+                yield stage
 
     def _links(self) -> Iterator[tuple[int, int]]:
         """Yields the links of the chain, (first, end): parts that no interval joins, as calls into PyTorch part them."""
@@ -210,7 +232,7 @@ class _Chain:
 
             intervals, _ = cheapest(end - first, bounds, price)
             chosen = [own for interval in intervals for own in parts[interval]]
-            paying = {own for own in chosen if len(own) > 1 and joins(self._region(own).program)[0]}
+            paying = {own for own in chosen if len(own) > 1 and self.cuts.joins(self._region(own).program)[0]}
             if paying <= self.paying:
                 return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
             self.paying |= paying
@@ -263,6 +285,11 @@ class _Chain:
         joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
         if any(isinstance(stage, TorchCall) or stage.looks for stage in joined):
             return False
+        made = {name for stage in joined for name in stage.results}
+        if any(
+            n.source in made for s in joined if isinstance(s, Region) for n in s.program.nodes if isinstance(n, Lookup)
+        ):
+            return False  # what is looked up in is in memory before
         if len({atom.home for atom in self.atoms[first : last + 1]}) == 1:
             return True
         stages = [atom.stage for atom in self.atoms[first : last + 1]]
@@ -274,9 +301,10 @@ class _Chain:
     def _looked_at(self, own: tuple[int, ...]) -> bool:
         if len(own) == 1:
             return True
-        doubtful = joins(self._region(own).program)[0]
+        doubtful = self.cuts.joins(self._region(own).program)[0]
         return doubtful < 2 or any(
-            set(part) < set(own) and joins(self._region(part).program)[0] == doubtful - 1 for part in self.paying
+            set(part) < set(own) and self.cuts.joins(self._region(part).program)[0] == doubtful - 1
+            for part in self.paying
         )
 
     def _region(self, own: tuple[int, ...]) -> Region:

@@ -15,7 +15,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.options import current
-from weft.plan.choose.select import select
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
@@ -90,8 +90,12 @@ def build_region(
         Others as `compile_region`.
     """
     attempts = _Attempts(selection, demand)
-    anew = functools.partial(select, selection.program, selection.example)
-    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, anew)
+
+    def closely() -> Selection:
+        """Look at it, or at the same region anew where what was seen was not kept."""
+        return looked_at_closely(replace(selection, close=False))
+
+    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely)
     chosen, considered = selection.chosen, selection.considered
     try:
         return replace(attempts.made(chosen), considered=considered)
@@ -104,20 +108,19 @@ def build_region(
     return replace(attempts.made(selection.written), considered=considered)
 
 
-def start_region(selection: Selection) -> list[object]:
-    """Begin to build the kernels that the model chose, where compilers can work meanwhile; `build_region` finds them
+def start_region(selection: Selection, device: torch.device | None) -> list[object]:
+    """Begin to build the kernels that `build_region` asks for first, where compilers can work meanwhile; it finds them
     while the result is held.
 
     What fails here is not started, and fails again there.
     """
-    chosen, example = selection.chosen, selection.example
-    chain = toolchain(example.target)
+    chosen = selection.chosen
     checked = _Checked(selection.program, chosen.applied, chosen.approximation)
     found: list[object] = []
     if current().verify != "always":  # each verdict would be computed twice
         with suppress(Exception):
-            for spec in launch_specs(selection.program, chosen.applied, chosen.schedule, example):
-                found.append(chain.start(spec, checked.meta))  # noqa: PERF401 - those that were started stay
+            for each in toolchain(selection.example.target).started(selection, device, checked.meta):
+                found.append(each)  # noqa: PERF402 - those that were started stay
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from weft.block.check import infer
 from weft.block.copies import canonical
@@ -209,15 +210,35 @@ def choose(
     bearing = _Bearing(program, [each.candidate for each in found])
     try:
         chosen = bearing.cheapest()
-        ways = {each.candidate: each.ways for each in found}
-        others = _more_to_time(bearing, ways) if timed else ()
     except UnsupportedError as error:
         raise next(iter(failures), error) from None
-    chosen = others[0] if others else chosen
-    written = next((c for c in bearing.left if c.origin == WRITTEN.origin and c.fused is not chosen.fused), None)
     launch_seconds = toolchain(example.target).machine(example.threads).launch_seconds
-    said = tuple(bearing.said.get(each.origin, each) for each in considered)
-    return Selection(program, example, chosen, said, written, others[1:], launch_seconds)
+    selection = Selection(program, example, chosen, (), launch_seconds=launch_seconds)
+    if not timed:
+        return bearing.told(selection, considered)
+    look = partial(_looked_closely, bearing, {each.candidate: each.ways for each in found}, selection, considered)
+    return replace(bearing.told(selection, considered), others=None, close=False, look_closely=look)
+
+
+def looked_at_closely(selection: Selection) -> Selection:
+    """Return `selection` with more schedules of its likeliest programs looked at, the likeliest one chosen.
+
+    Raises:
+        UnsupportedError: as `select`, where it was not made just now.
+    """
+    if selection.close:
+        return selection
+    if selection.look_closely is not None:
+        return selection.look_closely()
+    return looked_at_closely(select(selection.program, selection.example))
+
+
+@phase("candidates")
+def _looked_closely(
+    bearing: _Bearing, ways: Mapping[Candidate, Ways], selection: Selection, considered: Sequence[Considered]
+) -> Selection:
+    others = _more_to_time(bearing, ways)
+    return bearing.told(replace(selection, chosen=others[0], others=others[1:]), considered)
 
 
 class _Bearing:
@@ -253,6 +274,14 @@ class _Bearing:
         self.left.remove(candidate)
         self.said[candidate.origin] = why
         return False
+
+    def told(self, selection: Selection, considered: Sequence[Considered]) -> Selection:
+        """Return `selection` with what became of all candidates, and the one that keeps every rounding, where that is another."""
+        fused = selection.chosen.fused
+        written = next((c for c in self.left if c.origin == WRITTEN.origin and c.fused is not fused), None)
+        return replace(
+            selection, considered=tuple(self.said.get(each.origin, each) for each in considered), written=written
+        )
 
     def cheapest(self) -> Candidate:
         """Return the candidate to take; raises UnsupportedError where there is none."""

@@ -7,62 +7,44 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
 from weft.capture import Captured
-from weft.cost import Machine, least_seconds, total
-from weft.errors import Location, ScheduleError, UnsupportedError, WeftError
+from weft.cost import Machine, least_seconds
+from weft.errors import Location, WeftError
 from weft.garbage import uncollected
 from weft.options import current
 from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.region import CompiledRegion, build_region, start_region
-from weft.plan.choose.select import select
+from weft.plan.execute.selections import (
+    Prepared,
+    all_closely,
+    are_side_by_side,
+    form_of,
+    keep_for,
+    key_parts,
+    select_side_by_side,
+    selected_before,
+)
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
-from weft.plan.targets.candidates import Example, Refusal, Selection
-from weft.plan.targets.kept import keep, parts_of, recalled
+from weft.plan.targets.candidates import Example, Selection
+from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.packed import unplaced
-from weft.run.key import cache_key
 from weft.target import CPU, Target
 from weft.tensor.forms import Form, Forms
-from weft.tensor.laws import View, part, views
+from weft.tensor.laws import part, views
 from weft.tensor.passes import Rewritten, Setting, Step
 from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
 
 _SUFFIX = re.compile(r"[._]\d+$")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A region as it is compiled.
-
-    Attributes:
-        region: as it was cut.
-        centred: its program, differences to means taken about an element.
-        program: that with names of its own, every reindexing a view made before.
-        viewed: the same program, its values called as in the whole one.
-        made: the views.
-        example: sizes and layouts to compile for.
-        form: the same for regions that are one program up to names, at the same example.
-        steps: from the graph's program to `program`.
-    """
-
-    region: Region
-    centred: TensorProgram
-    program: TensorProgram
-    viewed: TensorProgram
-    made: tuple[View, ...]
-    example: Example
-    form: Form
-    steps: tuple[Step, ...]
 
 
 @dataclass
@@ -98,12 +80,12 @@ class Regions:
             VerificationError: it could not be checked that they did not.
         """
         plain, brought = unplaced(program)
-        parts = _parts_of("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
+        parts = key_parts("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
         found = None if current().verify == "always" else recalled(parts, Cut, brought)
         if found is not None:
             for stage in found[0].stages:
                 if isinstance(stage, Region):
-                    self.settled(stage)
+                    self.settled([stage])
             return found[0].stages
         with uncollected():
             refuted = laws_refuted(written, program)
@@ -133,15 +115,11 @@ class Regions:
 
     def selection(self, region: Region) -> Selection:
         """Selects the candidate for `region`, or for one like it; raises WeftError where there is none."""
-        given = tuple(n.name in self.layouts for n in region.program.inputs)
-        as_cut = form_of(region.program, self.example(region.program), self._forms), given
-        prepared = self._alike.get(as_cut)
-        if prepared is None:
-            prepared = self._alike[as_cut] = self.prepared(region)
+        prepared = self._like(region)
         found = self._selected.get(prepared.form)
         if found is None:
             try:
-                found = _selected_before(prepared)
+                found = selected_before(prepared)
             except WeftError as error:
                 found = error
             self._selected[prepared.form] = found
@@ -150,13 +128,34 @@ class Regions:
             raise found
         return found
 
-    def settled(self, region: Region) -> None:
-        """Begins to build the kernels of `region`, which the graph is cut into: compilers work while the rest is chosen."""
-        with suppress(Exception):  # `built` says what is wrong
-            prepared, selection = self.prepared(region), self.selection(region)
-            if prepared.form not in self._built and prepared.form not in self._begun:
-                _keep_for(prepared, selection)
-                self._begun[prepared.form] = start_region(selection)
+    def foreseen(self, regions: Sequence[Region]) -> bool:
+        """Selects for regions most of which will be asked for, side by side, where there are processors for that; returns
+        whether there are.
+        """
+        if not are_side_by_side():
+            return False
+        new: dict[Form, Prepared] = {}
+        for region in regions:
+            with suppress(WeftError):
+                prepared = self._like(region)
+                if prepared.form not in self._selected:
+                    new.setdefault(prepared.form, prepared)
+        select_side_by_side(tuple(new.values()))
+        return True
+
+    def settled(self, regions: Sequence[Region]) -> None:
+        """Begins to build the kernels of `regions`, which the graph is cut into: compilers work while the rest is chosen."""
+        new: dict[Form, tuple[Prepared, Selection]] = {}
+        for region in regions:
+            with suppress(Exception):  # `built` says what is wrong
+                prepared, selection = self.prepared(region), self.selection(region)
+                if prepared.form not in self._built and prepared.form not in self._begun:
+                    new.setdefault(prepared.form, (prepared, selection))
+        for (prepared, _), selection in zip(new.values(), all_closely(list(new.values())), strict=True):
+            with suppress(Exception):
+                self._selected[prepared.form] = selection
+                keep_for(prepared, selection)
+                self._begun[prepared.form] = start_region(selection, self.device)
 
     @property
     def launch_seconds(self) -> float:
@@ -212,6 +211,15 @@ class Regions:
             self.device,
         )
 
+    def _like(self, region: Region) -> Prepared:
+        """Returns the first region that differs from `region` in names alone, prepared."""
+        given = tuple(n.name in self.layouts for n in region.program.inputs)
+        as_cut = form_of(region.program, self.example(region.program), self._forms), given
+        prepared = self._alike.get(as_cut)
+        if prepared is None:
+            prepared = self._alike[as_cut] = self.prepared(region)
+        return prepared
+
     def _prepare(self, region: Region) -> Prepared:
         law, *rest = REGION
         setting, own = Setting(inputs=tuple(self.layouts)), region.program
@@ -245,122 +253,6 @@ def _last(node: Input) -> int | None:
 def _sizes(program: TensorProgram) -> dict[str, int]:
     """Returns the size of each space by name; a space without an example is taken for a large one."""
     return {s.name: s.example or 1024 for s in program.spaces()}
-
-
-# A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
-_MOST_REMEMBERED = 256
-_remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
-
-
-def _selected_before(prepared: Prepared) -> Selection:
-    """Selects for a region what was chosen for the same program at sizes of these magnitudes, or chooses now.
-
-    In another trace of this process, or in another process, which left it in the cache.
-    """
-    program, example = prepared.program, prepared.example
-    plain, brought = unplaced(program)
-    parts = _parts_of("selection", plain, example)
-    key = cache_key(parts), brought
-    found = _remembered.pop(key, None)
-    if found is None:
-        found = _kept(parts, prepared, brought) or _selected_now(parts, program, example, brought)
-    _remember(key, found)
-    if isinstance(found, Refusal):
-        raise found.error()
-    return _at(found, _named_as(example, program, found.program))
-
-
-def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> None:
-    """Remembers what was found, in this process; the last ones stay."""
-    _remembered[key] = found
-    while len(_remembered) > _MOST_REMEMBERED:
-        _remembered.pop(next(iter(_remembered)), None)
-
-
-def _parts_of(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
-    chain = toolchain(example.target)
-    return parts_of(what, program, example, chain.environment(), chain.machine(example.threads))
-
-
-def _at(selection: Selection, example: Example) -> Selection:
-    """Returns the selection for another example of its class, with the cost there."""
-    if example == selection.example:
-        return selection
-    chosen = selection.chosen
-    cost = total(toolchain(example.target).costs(example, chosen.applied, chosen.schedule))
-    return replace(selection, example=example, chosen=replace(chosen, cost=cost))
-
-
-def _keep_for(prepared: Prepared, selection: Selection) -> None:
-    """Keeps what was selected for another region of this form: another process may meet this one first."""
-    plain, brought = unplaced(prepared.program)
-    parts = _parts_of("selection", plain, prepared.example)
-    key = cache_key(parts), brought
-    if key not in _remembered:
-        _remember(key, selection)
-        keep(parts, _to_keep(selection), unplaced(selection.program)[1])
-
-
-def _to_keep(selection: Selection) -> Selection:
-    """Leaves out what is for the tuner alone: it is found anew where it tunes anew."""
-    return replace(selection, others=None if selection.others else ())
-
-
-def _named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
-    """Returns the example of `program` for `other`, which differs from it in names alone."""
-    if program == other:
-        return example
-    spaces = zip(program.spaces(), other.spaces(), strict=True)
-    inputs = zip(program.inputs, other.inputs, strict=True)
-    return replace(
-        example,
-        sizes={its.name: example.sizes[own.name] for own, its in spaces},
-        innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
-    )
-
-
-def _kept(parts: Mapping[str, str], prepared: Prepared, brought: Sequence[Any]) -> Selection | Refusal | None:
-    """Reads what another process chose for the program, or for one that differs in names alone; None where there is nothing."""
-    program = prepared.program
-    found = recalled(parts, object, brought)
-    match found:
-        case (Selection() as selection, _) if selection.program == program:
-            return replace(selection, program=program)
-        case (Selection() as selection, _) if _is_of_form(selection.program, prepared):
-            return selection
-        case (Refusal() as refusal, _):
-            return refusal
-        case _:
-            return None
-
-
-def _selected_now(
-    parts: Mapping[str, str], program: TensorProgram, example: Example, brought: Sequence[Any]
-) -> Selection | Refusal:
-    """Chooses for `program` now, and keeps the choice for other processes."""
-    with uncollected():
-        try:
-            found = select(program, example)
-        except (UnsupportedError, ScheduleError) as error:
-            found = Refusal.of(error)
-        keep(parts, found if isinstance(found, Refusal) else _to_keep(found), brought)
-    return found
-
-
-def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:
-    """Returns what is equal for programs and examples that differ in names alone: of values, axes and spaces, and users' lines."""
-    form, spaces = (forms or Forms()).of(program)
-    sizes = tuple(example.sizes[s.name] for s in spaces)
-    innermost = tuple(example.innermost.get(n.name) for n in program.inputs)
-    return form, sizes, innermost, example.threads, example.target
-
-
-def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:
-    """Tells whether `program` differs from a region's in names alone."""
-    own = prepared.program
-    if len(program.spaces()) != len(own.spaces()) or len(program.inputs) != len(own.inputs):
-        return False
-    return form_of(program, _named_as(prepared.example, own, program)) == prepared.form
 
 
 def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[int]:

@@ -77,9 +77,4 @@ def _rules(program: TensorProgram, space: Space) -> Iterator[Derived]:
 
 def _shown(space: Space, program: TensorProgram, values: Collection[str]) -> SizeSource | None:
     """Finds a dimension of one of `values` that runs over `space`."""
-    for node in (*program.inputs, *program.nodes):
-        if node.name in values:
-            for dim, axis in enumerate(node.axes):
-                if axis.space == space:
-                    return SizeSource(node.name, dim)
-    return None
+    return next((SizeSource(name, dim) for name, dim in program.dimensions.get(space, ()) if name in values), None)

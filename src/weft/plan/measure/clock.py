@@ -22,9 +22,14 @@ from weft.plan.targets.home import gpu_of
 from weft.run.gpu.alone import alone_on
 
 _RANDOM: Any = torch.random  # not fully known to type checkers
-_SECONDS, _MOST = 0.1, 25
-_LEAST = ((0.5, 1), (0.05, 2), (0.0, 5))
-"""Rounds that there are at least, where a call takes longer than so many seconds: nobody waits for a slow one again and again."""
+_SECONDS, _SECONDS_AGAIN, _MOST = 0.1, 0.05, 25
+"""Rounds are made for so long; where an earlier trial's times are known; and so many at most."""
+_LEAST, _LEAST_AGAIN = ((0.02, 3), (0.0, 5)), ((0.02, 2), (0.0, 3))
+"""Rounds that there are at least, where a call takes longer than so many seconds; and again where earlier times are known."""
+_SLOW, _VERY_SLOW = 0.05, 0.5
+"""Seconds from which on nobody is to wait for a call again and again: first calls count, and there is one round more at most."""
+_CLEARLY = 0.8
+"""If weft's first call took less than this share of PyTorch's, a very slow call is not timed again."""
 PYTORCH = 1
 """Which of the candidates is the graph in PyTorch."""
 
@@ -52,29 +57,57 @@ class Timed:
     Attributes:
         timings: of the candidates, in their order.
         load: how many cores other processes used meanwhile, on average.
+        spent: seconds of all calls that were made for it, first ones included on a CPU.
         failure: what the first candidate, weft's own kernels, failed with; None where it ran, or PyTorch did in its place.
     """
 
     timings: tuple[Timing, ...]
     load: float = 0.0
+    spent: float = 0.0
     failure: Exception | None = None
 
 
 @dataclass(eq=False)
-class _Candidate:
+class Contender:
+    """One of the callables, and what is known of its calls.
+
+    Attributes:
+        run: the callable.
+        spare: its arguments.
+        known: seconds of PyTorch's call in an earlier trial, beside which few calls suffice; None where there was none.
+        results: of its first call, as they were before others wrote where they lie; None once nobody needs them.
+        first: seconds of its first call, which may do what later ones do not.
+        load: how many cores other processes used during first calls.
+        times: seconds of further calls.
+        first_counts: the first call is among those that are summed up.
+        refused, error: what kernels refused a call with, so that PyTorch ran in their place; what a call failed with.
+    """
+
     run: Runner
     spare: Spare
+    known: float | None = None
+    results: Sequence[Any] | None = None
+    first: float = 0.0
+    load: float = 0.0
     times: list[float] = field(default_factory=list[float])
+    first_counts: bool = False
     refused: list[type[Exception]] = field(default_factory=list[type[Exception]])
     error: Exception | None = None
 
     @property
     def out_of_memory(self) -> bool:
+        """Tells whether memory did not suffice for a call."""
         return torch.OutOfMemoryError in self.refused or isinstance(self.error, torch.OutOfMemoryError)
 
     @property
     def is_going(self) -> bool:
+        """Tells whether every call so far was its own."""
         return self.error is None and not self.refused
+
+    @property
+    def least(self) -> float:
+        """Seconds of the quickest call."""
+        return min((self.first, *self.times))
 
     def call(self) -> Any:
         """Makes a call, as timed on a CPU."""
@@ -97,9 +130,25 @@ class _Candidate:
             self.error = error
         return None
 
+    def begin(self) -> None:
+        """Makes the first call."""
+
+        def timed() -> tuple[Any, float]:
+            start = time.perf_counter()
+            results = self.listened()
+            return results, time.perf_counter() - start
+
+        found = self.attempt(timed)
+        if found is not None:
+            self.results, self.first = self.spare.left(found[0]), found[1]
+
     def timing(self) -> Timing:
-        """Sums up all its calls."""
-        if not self.is_going or not self.times:
+        """Sums up its calls: the least of a few slow ones, since the first of them may have done more; of others the median."""
+        if not self.is_going:
+            return Timing(math.inf)
+        if self.first_counts:
+            return Timing(self.least, (max((self.first, *self.times)) - self.least) / self.least)
+        if not self.times:
             return Timing(math.inf)
         median = statistics.median(self.times)
         quartiles = statistics.quantiles(self.times, n=4) if len(self.times) > 1 else [median] * 3
@@ -107,8 +156,29 @@ class _Candidate:
         return Timing(median, spread)
 
 
-def measure(candidates: Sequence[Runner], given: Spare) -> Timed:
-    """Times calls of each of `candidates` alternately, in both orders, after a first call of each.
+def first_calls(runs: Sequence[Runner], given: Spare, known: float | None = None) -> list[Contender]:
+    """Makes the first call of each of `runs`; `known`: seconds of PyTorch's call in an earlier trial.
+
+    The state of PyTorch's random numbers is afterwards as it was.
+
+    Raises:
+        OutOfMemoryError: memory did not suffice for one of them, whether it says so itself or PyTorch ran in its place.
+    """
+    found = [Contender(run, given, known) for run in runs]
+    device = gpu_of(given.arguments)
+    with torch.no_grad(), _RANDOM.fork_rng(devices=[] if device is None else [device]):
+        usage = _Usage()
+        for each in found:
+            each.begin()
+        load = usage.of_others()
+    for each in found:
+        each.load = load
+    _demand_memory(found)
+    return found
+
+
+def measure(candidates: Sequence[Contender], given: Spare) -> Timed:
+    """Times calls of each of `candidates` alternately, in both orders.
 
     Before each call what a call writes into is as it was, and afterwards so is the state of PyTorch's random numbers; neither is
     timed. On a GPU what it does is timed, replayed from a CUDA graph; where that cannot be, calls until it has done them. No other
@@ -119,40 +189,65 @@ def measure(candidates: Sequence[Runner], given: Spare) -> Timed:
         OutOfMemoryError: memory did not suffice for a candidate, whether it says so itself or PyTorch ran in its place.
         Exception: what PyTorch itself fails with.
     """
-    found = [_Candidate(run, given) for run in candidates]
     device = gpu_of(given.arguments)
     with torch.no_grad(), _RANDOM.fork_rng(devices=[] if device is None else [device]):
-        began = time.perf_counter()
-        for each in found:
-            each.attempt(each.listened)
-        least = next(rounds for longer, rounds in _LEAST if time.perf_counter() - began >= longer * len(found))
-        _demand(found)
-        going = [each for each in found if each.is_going]
-        usage = _Usage()
+        _demand(candidates)
+        going = [each for each in candidates if each.is_going]
+        usage, calls = _Usage(), sum(len(each.times) for each in going)
         if device is None:
-            _in_turn(going, [functools.partial(_seconds, each.call) for each in going], least)
+            _on_a_cpu(candidates, going)
         else:
             with alone_on(device):  # after the first calls, which may compile
                 _in_turn(going, _on_a_gpu(going, device), _LEAST[-1][1])
-        load = usage.of_others()
-    _demand(found)
-    return Timed(tuple(each.timing() for each in found), load, found[0].error)
+        no_more = calls == sum(len(each.times) for each in going)
+        load = max(each.load for each in candidates) if no_more else usage.of_others()
+    _demand(candidates)
+    # What a first call on a GPU took is mostly compiling.
+    spent = sum((each.first if device is None else 0.0) + sum(each.times) for each in candidates)
+    return Timed(tuple(each.timing() for each in candidates), load, spent, candidates[0].error)
 
 
-def _demand(found: Sequence[_Candidate]) -> None:
-    """Raises where nothing can be said of the candidates."""
+def _on_a_cpu(candidates: Sequence[Contender], going: Sequence[Contender]) -> None:
+    """Times those that are `going`: slow ones once or twice with their first call, others a few times without it."""
+    timed = [functools.partial(_seconds, each.call) for each in going]
+    weft, eager = candidates[0], candidates[PYTORCH]
+    before = bool(eager.times) or eager.first_counts  # beside fewer candidates: the one that joined them was called
+    first = (weft.first + eager.first) / 2 if weft.known is None else weft.known
+    slow = eager.first_counts if before else first >= _SLOW
+    if slow and not before and weft.known is None:
+        clear = first >= _VERY_SLOW and weft.is_going and weft.first < _CLEARLY * eager.first
+        if not clear:
+            _in_turn(going, timed, 1, 0.0)
+            slow = (weft.least + eager.least) / 2 >= _SLOW  # else only its first call was slow
+    for each in candidates:
+        each.first_counts = slow
+    if not slow:
+        least, seconds = (_LEAST, _SECONDS) if weft.known is None else (_LEAST_AGAIN, _SECONDS_AGAIN)
+        _in_turn(going, timed, next(rounds for longer, rounds in least if eager.least >= longer), seconds)
+
+
+def _demand_memory(found: Sequence[Contender]) -> None:
     if any(each.out_of_memory for each in found):
         raise torch.OutOfMemoryError("not enough GPU memory for a trial")
+
+
+def _demand(found: Sequence[Contender]) -> None:
+    """Raises where nothing can be said of the candidates."""
+    _demand_memory(found)
     if (error := found[PYTORCH].error) is not None:
         raise error
 
 
-def _in_turn(candidates: Sequence[_Candidate], timed: Sequence[Callable[[], float]], least: int) -> None:
-    """Adds what each of `timed` gives to its candidate's times, to and fro, `least` times or more, until one fails."""
+def _in_turn(
+    candidates: Sequence[Contender], timed: Sequence[Callable[[], float]], least: int, seconds: float = _SECONDS
+) -> None:
+    """Adds what each of `timed` gives to its candidate's times, to and fro, for so many `seconds` and `least` times, until
+    one fails.
+    """
     turns = list(zip(candidates, timed, strict=True))
     begin = time.perf_counter()
     rounds = 0
-    while rounds < least or (rounds < _MOST and time.perf_counter() - begin < _SECONDS):
+    while rounds < least or (rounds < _MOST and time.perf_counter() - begin < seconds):
         rounds += 1
         turns.reverse()
         for candidate, one in turns:
@@ -168,7 +263,7 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _on_a_gpu(candidates: Sequence[_Candidate], device: torch.device) -> list[Callable[[], float]]:
+def _on_a_gpu(candidates: Sequence[Contender], device: torch.device) -> list[Callable[[], float]]:
     """Returns for each candidate what times it on `device`: all of them replayed from graphs, or where one cannot be, none."""
     calls: list[Callable[[], Any]] = [each.listened for each in candidates]
     with torch.cuda.device(device):

@@ -23,26 +23,20 @@ _ROOM, _OTHERS = 8.0, 0.01
 _MOST_BYTES = 1 << 30
 
 
-def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
-    """Says in words what is wrong with a call of `run`; None where nothing is, or nobody can say.
+def wrong_results(mine: Sequence[Any], theirs: Sequence[Any], eager: Runner, given: Spare) -> str | None:
+    """Says in words what is wrong with a call's results; None where nothing is, or nobody can say.
 
     Args:
-        run: weft's.
+        mine: what weft's kernels gave, and left in the arguments that they write into (`Spare.left`).
+        theirs: what PyTorch gave and left.
         eager: the same graph in PyTorch.
-        given: arguments for both.
+        given: arguments for it.
 
     Raises:
-        OutOfMemoryError: a GPU has no room for the results of both.
+        OutOfMemoryError: a GPU has no room to compare them.
         Exception: what eager fails with.
     """
     with torch.no_grad():
-        try:
-            mine = _call(run, given)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - whoever times it finds the same, and says so
-            return None
-        theirs = _call(eager, given)
         if len(mine) != len(theirs):
             return f"{len(mine)} results, where eager gives {len(theirs)}"
         pairs = [pair for pair in zip(mine, theirs, strict=True) if isinstance(pair[1], torch.Tensor)]
@@ -58,22 +52,6 @@ def wrong_results(run: Runner, eager: Runner, given: Spare) -> str | None:
         third = [e for e, other in zip(exact, theirs, strict=True) if isinstance(other, torch.Tensor)]
         found = (_wrong(*pairs[number], third[number]) for number in doubtful)
         return next((f"result {n}: {said}" for n, said in zip(doubtful, found, strict=True) if said), None)
-
-
-def _call(run: Runner, given: Spare) -> list[Any]:
-    """Calls `run`, and returns its results and the arguments that lie where it writes, as it leaves them."""
-    given.restore()
-    results = list(run(*given.arguments))
-    if not given.memory:
-        return results
-    kept = [r.clone() if isinstance(r, torch.Tensor) else r for r in results]  # the next call writes there
-    return kept + [argument.clone() for argument in _written(given)]
-
-
-def _written(given: Spare) -> list[torch.Tensor]:
-    places = {copy.untyped_storage().data_ptr() for copy, _ in given.memory}
-    tensors = [a for a in given.arguments if isinstance(a, torch.Tensor) and a.layout is torch.strided]
-    return [a for a in tensors if a.untyped_storage().data_ptr() in places]
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -128,7 +106,7 @@ def _exactly(eager: Runner, given: Spare) -> Sequence[Any] | None:
             results = list(eager(*wide))
     except RuntimeError:
         return None
-    written = {id(a) for a in _written(given)}
+    written = {id(a) for a in given.written}
     return results + [w for a, w in zip(given.arguments, wide, strict=True) if id(a) in written]
 
 

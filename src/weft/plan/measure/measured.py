@@ -19,6 +19,8 @@ Choice: TypeAlias = Literal["weft", "library", "PyTorch"]
 _MARGIN, _GAIN = 1.03, 0.02
 # Trials that one measurement is made of at most; and the spread from which on a time says little.
 _MOST_TRIALS, _NOISY = 5, 0.25
+# Seconds that all trials of a graph may take together, or how many calls' time where a call is slow.
+_MOST_SECONDS, _MOST_CALLS = 0.5, 2.5
 # Cores that others may use beyond those that are free, before a machine counts as busy.
 _SPARE_CORES = 0.5
 
@@ -34,6 +36,7 @@ class Measured:
         load: how many cores other processes used during the last trial.
         cores: how many the candidates use; 0 where others do not slow them (on a GPU).
         trials: how many trials there were, of whose times the least are taken.
+        spent: seconds of the calls that were made for all trials, beside those whose results a user got.
     """
 
     weft: Timing
@@ -42,6 +45,7 @@ class Measured:
     load: float = field(default=0.0, kw_only=True)
     cores: int = field(default=0, kw_only=True)
     trials: int = field(default=1, kw_only=True)
+    spent: float = field(default=0.0, kw_only=True)
 
     @property
     def chosen(self) -> Choice:
@@ -69,21 +73,24 @@ class Measured:
 
     @property
     def is_to_be_repeated(self) -> bool:
-        """Tells whether the next process is to try again."""
-        return self.trials < _MOST_TRIALS and bool(self.doubts)
+        """Tells whether the next process is to try again, which takes one more call at least."""
+        affordable = self.spent < max(_MOST_SECONDS, _MOST_CALLS * self.eager.seconds)
+        return self.trials < _MOST_TRIALS and affordable and bool(self.doubts)
 
     def again(self, later: Measured) -> Measured:
         """Joins both trials: what disturbs a call only makes it slower, so the least time of each candidate counts."""
         library = min(filter(None, (self.library, later.library)), key=_seconds, default=None)
         weft, eager = min(self.weft, later.weft, key=_seconds), min(self.eager, later.eager, key=_seconds)
-        return replace(later, weft=weft, eager=eager, library=library, trials=self.trials + later.trials)
+        sums = {"trials": self.trials + later.trials, "spent": self.spent + later.spent}
+        return replace(later, weft=weft, eager=eager, library=library, **sums)
 
     def written(self) -> dict[str, Json]:
         """Writes it as an entry of the cache says it."""
         names = {"weft": self.weft, "eager": self.eager, "library": self.library}
         times: dict[str, Json] = {name: None if t is None else t.seconds for name, t in names.items()}
         spreads: dict[str, Json] = {name: round(t.spread, 4) for name, t in names.items() if t is not None}
-        return {**times, "spread": spreads, "load": round(self.load, 2), "cores": self.cores, "trials": self.trials}
+        conditions: dict[str, Json] = {"load": round(self.load, 2), "cores": self.cores}
+        return {**times, "spread": spreads, **conditions, "trials": self.trials, "spent": round(self.spent, 4)}
 
     @staticmethod
     def read(meta: Mapping[str, Json]) -> Measured | None:
@@ -96,6 +103,7 @@ class Measured:
                 "load": float(load),
                 "cores": int(cores),
                 "trials": int(trials),
+                "spent": float(spent),
             }:
                 pass
             case _:
@@ -107,7 +115,7 @@ class Measured:
             case _:
                 pass
         made = Timing(weft, first), Timing(eager, second), library
-        return Measured(*made, load=load, cores=cores, trials=trials)
+        return Measured(*made, load=load, cores=cores, trials=trials, spent=spent)
 
     @property
     def _timings(self) -> dict[str, Timing]:

@@ -32,6 +32,20 @@ class Spare:
             for copy, own in self.memory:
                 copy.copy_(own)
 
+    def left(self, results: Sequence[Any]) -> list[Any]:
+        """Returns a call's results and the arguments that lie where it writes, as it leaves them."""
+        if not self.memory:
+            return list(results)
+        kept = [r.clone() if isinstance(r, torch.Tensor) else r for r in results]  # the next call writes there
+        return kept + [argument.clone() for argument in self.written]
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        """The arguments that lie where a call writes."""
+        places = {copy.untyped_storage().data_ptr() for copy, _ in self.memory}
+        tensors = [a for a in self.arguments if isinstance(a, torch.Tensor) and a.layout is torch.strided]
+        return [a for a in tensors if a.untyped_storage().data_ptr() in places]
+
 
 def spare(arguments: Sequence[Any], written: Collection[int]) -> Spare:
     """Puts copies in the place of those `arguments` whose numbers are `written`.

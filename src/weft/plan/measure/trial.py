@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -23,9 +23,9 @@ from weft.phases import phase
 from weft.plan.execute.instead import warn
 from weft.plan.execute.plan import Plan, plan, size_class
 from weft.plan.execute.runner import Runner
-from weft.plan.measure.clock import measure
+from weft.plan.measure.clock import PYTORCH, Contender, Timed, first_calls, measure
 from weft.plan.measure.first_call import wrong_results
-from weft.plan.measure.measured import Measured
+from weft.plan.measure.measured import Choice, Measured
 from weft.plan.measure.spare import Spare, spare
 from weft.plan.measure.stance import may_compile, nearest
 from weft.plan.targets import toolchain
@@ -47,6 +47,14 @@ class LibraryKeeper(Protocol):
     def keep_library(self, made: Plan) -> None:
         """Keeps a plan."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """What runs from now on; `results`: of the call that it was chosen in, None where that is still to be made."""
+
+    run: Runner
+    results: Sequence[Any] | None = None
 
 
 @dataclass(eq=False)
@@ -82,7 +90,7 @@ class Trial:
             return (nearest(self.chosen, sizes) or self.plan.run)(*arguments)
         try:
             with again(self.options):
-                run = self.chosen[sizes] = self.choose(arguments)
+                found = self.choose(arguments)
         except (CacheFolderError, WrongKernelError):
             raise  # only the user can mend it; a defect, which whoever called this says
         except Exception as error:  # noqa: BLE001 - whatever failed in the trial, PyTorch runs the user's call
@@ -91,7 +99,8 @@ class Trial:
             warn("this graph", error)
             self.chosen[sizes] = self.eager
             return results
-        return run(*arguments)
+        self.chosen[sizes] = found.run
+        return found.run(*arguments) if found.results is None else found.results
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -99,7 +108,7 @@ class Trial:
         return tuple(argument for argument, _ in self.plan.captured.writes)
 
     @phase("trial")
-    def choose(self, arguments: Sequence[Any]) -> Runner:
+    def choose(self, arguments: Sequence[Any]) -> Winner:
         """Returns the faster of the two at `arguments`, measured now or before.
 
         Raises:
@@ -107,23 +116,30 @@ class Trial:
             Exception: PyTorch's side failed in the trial, or the trial itself did.
         """
         if threads_are_gone():
-            return self.plan.run  # PyTorch's side of the trial might wait for ever
+            return Winner(self.plan.run)  # PyTorch's side of the trial might wait for ever
         folder = CacheFolder()
         parts = self.parts(size_class(arguments), gpu_of(arguments))
         key = cache_key(parts)
         entry = folder.lookup(key, counted=False)
         measured = None if entry is None else Measured.read(entry.meta)
+        made: Sequence[Contender] = ()
         if measured is None or measured.is_to_be_repeated:
-            now = self.measured_in_memory(arguments, measured)
-            if now is None:
-                return self.plan.run
+            found = self.measured_in_memory(arguments, measured)
+            if found is None:
+                return Winner(self.plan.run)
+            now, made = found
             measured = now if measured is None or not now.whole else measured.again(now)
             if now.whole:  # else what was refused may go in the next process
                 with suppress(OSError):  # no room anywhere: measured again in the next process
                     folder.store(key, {}, measured.written(), parts=parts)
         if current().log != "none":
             sys.stderr.write(f"weft: {', '.join(k.name for k in self.plan.kernels)}: {measured}\n")
-        match measured.chosen:
+        run = self.named(measured.chosen, arguments)
+        return Winner(run, next((each.results for each in made if each.run is run and each.is_going), None))
+
+    def named(self, choice: Choice, arguments: Sequence[Any]) -> Runner:
+        """Returns what runs by `choice`, and counts it."""
+        match choice:
             case "weft":
                 return self.plan.run
             case "PyTorch":
@@ -134,7 +150,9 @@ class Trial:
                 made = self.with_library(arguments)
                 return self.plan.run if made is None else made.run
 
-    def measured_in_memory(self, arguments: Sequence[Any], before: Measured | None) -> Measured | None:
+    def measured_in_memory(
+        self, arguments: Sequence[Any], before: Measured | None
+    ) -> tuple[Measured, Sequence[Contender]] | None:
         """Times the candidates as `measured` does; None where the GPU's memory does not suffice for that: what is timed is held
         beside the user's.
 
@@ -146,30 +164,60 @@ class Trial:
         torch.cuda.empty_cache()
         return None
 
-    def measured(self, given: Spare, before: Measured | None = None) -> Measured:
+    def measured(self, given: Spare, before: Measured | None = None) -> tuple[Measured, Sequence[Contender]]:
         """Times the candidates; again, where they were timed `before`: those that were timed then, and no others, so that
         a process with a warm cache compiles nothing.
+
+        Returned with the candidates, which hold the results of their first calls where these are as good as the user's own.
 
         Raises:
             WrongKernelError: weft's kernels give other results than eager.
         """
-        wrong = None if current().judge == "off" else wrong_results(self.plan.run, self.eager, given)
+        known = None if before is None else before.eager.seconds
+        candidates = first_calls((self.plan.run, self.eager), given, known)
+        if current().judge != "off" and all(
+            each.error is None for each in candidates
+        ):  # else whoever times them says so
+            self.demand_right(candidates, given)
+        if gpu_of(given.arguments) is not None or given.memory or _wants_gradients(given.arguments):
+            for each in candidates:
+                each.results = None
+        found = None
+        if before is None:
+            found = self.timed(candidates, given)
+            # So much faster that a library's matmuls change nothing.
+            clearly = toolchain(self.plan.kernels[0].target).library_share
+            settled = found.timings[0].seconds <= clearly * found.timings[PYTORCH].seconds
+        else:
+            settled = before.library is None
+        made = None if settled else self.with_library(given.arguments)
+        if made is not None:
+            (library,) = first_calls((made.run,), given, known)
+            library.results = None if candidates[PYTORCH].results is None else library.results
+            candidates.append(library)
+            found = None
+        found = found or self.timed(candidates, given)
+        cores = 0 if gpu_of(given.arguments) is not None else current().threads or torch.get_num_threads()
+        measured = Measured(*found.timings, load=found.load, cores=cores)
+        chosen = candidates[("weft", "PyTorch", "library").index(measured.chosen)]
+        own = 0.0 if chosen.results is None else chosen.first  # the call that the user made
+        return replace(measured, spent=max(0.0, found.spent - own)), candidates
+
+    def demand_right(self, candidates: Sequence[Contender], given: Spare) -> None:
+        """Raises WrongKernelError where the first candidate's results are not PyTorch's."""
+        mine, theirs = (each.results or () for each in candidates)
+        wrong = wrong_results(mine, theirs, self.eager, given)
         if wrong is not None:
             names = ", ".join(k.name for k in self.plan.kernels)
             raise WrongKernelError(f"the results of {names} are wrong: {wrong}")
-        found = measure((self.plan.run, self.eager), given)
-        if found.failure is not None:
+
+    def timed(self, candidates: Sequence[Contender], given: Spare) -> Timed:
+        """Times the candidates, and warns where weft's kernels failed."""
+        found = measure(candidates, given)
+        if found.failure is not None and len(candidates) == PYTORCH + 1:
             stats.count("fallbacks")
             warn("this graph", found.failure)
-        weft, eager = found.timings
-        # So much faster that a library's matmuls change nothing.
-        clearly = toolchain(self.plan.kernels[0].target).library_share
-        settled = weft.seconds <= clearly * eager.seconds if before is None else before.library is None
-        made = None if settled else self.with_library(given.arguments)
-        if made is not None:
-            found = measure((self.plan.run, self.eager, made.run), given)
-        cores = 0 if gpu_of(given.arguments) is not None else current().threads or torch.get_num_threads()
-        return Measured(*found.timings, load=found.load, cores=cores)
+        return found
 
     def with_library(self, arguments: Sequence[Any]) -> Plan | None:
         """Returns the plan in which the library runs matmuls, made once; None where it cannot be, or none is worth it."""
@@ -203,6 +251,11 @@ def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None, *, c
         "pytorch threads": str(torch.get_num_threads()),
         "compared": str(compared),  # the results too, not the times alone
     }
+
+
+def _wants_gradients(arguments: Sequence[Any]) -> bool:
+    """Tells whether a call's results may be asked for gradients, which those of a trial do not have."""
+    return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
 
 
 def measured_before(plan: Plan) -> Measured | None:

@@ -13,6 +13,7 @@ from weft.tensor.program import (
     Cast,
     Contraction,
     Elementwise,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -73,7 +74,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
 
     Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; `Cuts` joins
-    regions where that is cheaper), and a region has at most `MOST_NODES` operations.
+    regions where that is cheaper), and a region has at most `MOST_NODES` operations. What is looked up in is in memory before.
     """
     depth = _depths(program)
     local = program.numbers
@@ -320,7 +321,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         if isinstance(node, Opaque):
             own = max((depth[v] + 1 for v in operands), default=1)
             own = calls.setdefault(node.call, own)
-        elif isinstance(node, Reindex) and node.source in made:
+        elif isinstance(node, Reindex | Lookup) and node.source in made:
             own += depth[node.source] == own  # a part of what a region makes is read in memory
         elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
             own += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,13 +178,19 @@ class Toolchain(ABC):
             CompilerError: there is no compiler, or it refused the kernel.
         """
 
-    def start(self, spec: LaunchSpec, meta: Meta) -> object:
-        """Begins to build one launch, where that goes on meanwhile: `build` will be asked for it while the result is held.
+    def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:
+        """Begins to build what `tuned` and `build` will ask for first, where that goes on meanwhile, while what is yielded is held.
+
+        Args:
+            selection: what is chosen among.
+            device: where candidates may be timed, if anywhere.
+            meta: of the chosen candidate, as for `build`.
 
         Raises:
             As `build`.
         """
-        del spec, meta
+        del selection, device, meta
+        yield from ()
 
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel that was built before from the cache, by its key there; None where it cannot be had so."""

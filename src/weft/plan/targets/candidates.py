@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from weft.block.program import BlockProgram
@@ -141,8 +141,10 @@ class Selection:
     """The candidate to build, of a region `program` at `example`.
 
     `written` is the one that keeps every rounding, where that is another: it is built where no field can check the chosen one.
-    `others` are more for the target's tuner to time, the likeliest first; None where they were not kept, and would be found anew.
+    `others` are more for the target's tuner to time, the likeliest first; None where they are not known, or were not kept.
     `launch_seconds` is what one launch is predicted to take beyond its work.
+    `close`: more schedules of the likeliest programs were looked at, where the target times them. Until then `chosen` is the best
+    of a few, which is enough to cut a graph by, and `look_closely` looks at them; None where the selection was not made just now.
     """
 
     program: TensorProgram
@@ -152,6 +154,8 @@ class Selection:
     written: Candidate | None = None
     others: tuple[Candidate, ...] | None = ()
     launch_seconds: float = 0.0
+    close: bool = True
+    look_closely: Callable[[], Selection] | None = field(default=None, compare=False, repr=False)
 
     @property
     def work_seconds(self) -> float:

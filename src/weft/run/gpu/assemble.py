@@ -6,7 +6,10 @@ import base64
 import os
 import re
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,6 +20,7 @@ from weft.run.cache import Json
 from weft.run.compiler import shorten
 from weft.run.gpu import workers as processes
 from weft.run.gpu.classes import KernelClass
+from weft.run.spread import processors
 from weft.target import Target
 
 T = TypeVar("T")
@@ -145,6 +149,57 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     return made
 
 
+class Assembling:
+    """A task that was begun ahead; while nobody holds it, it need not be done."""
+
+
+class _Ahead:
+    """Tasks that wait for a thread, and threads that do them: at most one for each processor, and none without work."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.waiting: deque[tuple[weakref.ref[Assembling], Callable[[], object]]] = deque()
+        self.threads = 0
+
+    def begin(self, task: Callable[[], object]) -> Assembling:
+        token = Assembling()
+        with self.lock:
+            self.waiting.append((weakref.ref(token), task))
+            if self.threads < processors():
+                self.threads += 1
+                threading.Thread(target=self._work, name="weft assembly ahead", daemon=True).start()
+        return token
+
+    def _work(self) -> None:
+        while True:
+            with self.lock:
+                token, task = self.waiting.popleft() if self.waiting else (None, None)
+                if token is None or task is None:
+                    self.threads -= 1
+                    return
+            if token() is not None:
+                with suppress(WeftError, OSError):  # whoever asks for it finds the same
+                    task()
+
+
+_ahead = _Ahead()
+
+
+def begun(task: Callable[[], object]) -> Assembling:
+    """Has `task`, which compiles and keeps what it gives, done in a thread, as soon as a processor is free for that."""
+    return _ahead.begin(task)
+
+
+def _in_a_child() -> None:
+    """Forgets what the parent does: its threads are not here."""
+    global _ahead  # noqa: PLW0603 - another thread of the parent may hold its lock
+    _ahead = _Ahead()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
+
+
 def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T | WeftError]:
     """Runs `tasks`, which compile, side by side: so many at a time, or one for each core that this process may use.
 
@@ -170,7 +225,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -
                 failed.append(error)
 
     # Threads only wait here: what compiles is a process of its own for each.
-    count = max(1, min(workers or _cores(), len(tasks)))
+    count = max(1, min(workers or processors(), len(tasks)))
     threads = [threading.Thread(target=work, name=f"weft assembly {i}", daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
@@ -180,16 +235,11 @@ def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -
     except BaseException as error:  # an interrupt: no thread begins another task
         failed.append(error)
         raise
-    processes.retire(keep=1)
+    if not _ahead.threads:
+        processes.retire(keep=1)
     if failed:
         raise failed[0]
     return [found[number] for number in range(len(tasks))]
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _described(job: Job) -> dict[str, Any]:

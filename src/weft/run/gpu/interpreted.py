@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.errors import CompilerError
+from weft.errors import CompilerError, WrongIndexError
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.worker import loaded
 from weft.run.launch import Launcher, make_python_launcher
@@ -21,6 +21,8 @@ from weft.run.scratch import private_folder
 
 # What a kernel calls that begins before the one before it has ended.
 _AFTER_OTHERS = "weft_after_others"
+# What it calls where an index must be one.
+_DEMAND = "weft_demand"
 # The interpreter changes Triton's language for the length of a call.
 _one_at_a_time = threading.RLock()
 
@@ -53,9 +55,24 @@ def make_interpreted(
             strides = [s for t in inputs for s in t.stride()]
             constants = dict(zip((c.name for c in signature.constants), signature.constants_at(sizes), strict=True))
             with _one_at_a_time:
-                function[(grid,)](*inputs, *outputs, *sizes.values(), *strides, **constants)
+                _run(function, grid, [*inputs, *outputs, *sizes.values(), *strides], constants)
 
     return make_python_launcher(signature.kernel, call, allocate)
+
+
+def _run(function: Any, grid: int, arguments: Sequence[Any], constants: Mapping[str, int]) -> None:
+    """Interpret a call; of what the interpreter raises, weft's own error alone is told."""
+    try:
+        function[(grid,)](*arguments, **constants)
+    except Exception as error:
+        if isinstance(error.__cause__, WrongIndexError):
+            raise error.__cause__ from None
+        raise
+
+
+def _demand(holds: Any) -> None:
+    if not bool(np.all(holds.handle.data)):
+        raise WrongIndexError("an index is out of range")
 
 
 @functools.cache
@@ -126,4 +143,6 @@ def _function(text: str, name: str) -> Any:
         ) from error
     if hasattr(module, _AFTER_OTHERS):
         setattr(module, _AFTER_OTHERS, lambda: None)  # nothing runs beside it, and there is no such instruction
+    if hasattr(module, _DEMAND):
+        setattr(module, _DEMAND, _demand)  # assertions are left out here
     return getattr(module, name)

@@ -15,6 +15,7 @@ from typing import Any
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Space, present
 from weft.tensor.builder.base import Ref, SizeOrAxis, dim_of
+from weft.tensor.builder.lookup import Lookups
 from weft.tensor.builder.matmul import Matmuls
 from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import promote, promote_types
@@ -26,7 +27,7 @@ from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
 
 
-class Builder(Matmuls, Reshapes):
+class Builder(Matmuls, Reshapes, Lookups):
     """Collects the nodes of one program; `finish` resolves and names its spaces and axes.
 
     What eager refuses for its shapes or dtypes does not come here: PyTorch has run each call on tensors without data. Float

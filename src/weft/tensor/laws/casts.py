@@ -16,6 +16,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -72,6 +73,9 @@ class _Dropping:
             case Reduction():
                 return with_uses(node, self._past if node.dtype.is_float else self._exact)
             case Ranking():
+                return with_uses(node, self._exact)
+            case Lookup():
+                self.semantic.add(node.source)
                 return with_uses(node, self._exact)
             case Cast():
                 return with_uses(node, self._past if node.dtype.is_float and not node.dtype.is_kept else self._exact)

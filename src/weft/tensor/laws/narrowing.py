@@ -26,6 +26,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Monoid,
     Node,
     Opaque,
@@ -142,6 +143,8 @@ class _Known:
                 return monoid in (Monoid.max, Monoid.min) and self.held(arg.value)
             case Ranking(arg=arg, places=places):
                 return not places and self.held(arg.value)
+            case Lookup(source=source):
+                return self.held(source)
             case Constant(value=value):
                 return _has(value)
             case Input() | Opaque() | Contraction() | Iota() | Extent() | Reindex():
@@ -174,6 +177,8 @@ class _Known:
                 return monoid in (Monoid.max, Monoid.min) and self.whole(arg.value)
             case Ranking(arg=arg):
                 return self.whole(arg.value)
+            case Lookup(source=source):
+                return self.whole(source)
             case Constant(value=value):
                 return float(value).is_integer()
             case Iota() | Extent():
@@ -209,6 +214,8 @@ class _Known:
                 return self.bounds(arg.value)
             case Ranking(arg=arg, places=False) if node.dtype.is_float:
                 return self.bounds(arg.value)
+            case Lookup(source=source):
+                return self.bounds(source)
             case Constant(value=value):
                 return (float(value), float(value))
             case Input() | Opaque() | Contraction() | Reduction() | Ranking() | Iota() | Extent() | Reindex():

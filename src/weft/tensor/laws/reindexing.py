@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -106,6 +107,8 @@ class _Inlining(Draft):
                     self.pending[node.name] = node
                 case Opaque():
                     self.append(replace(node, uses=tuple(self.forced(u) for u in node.uses)))
+                case Lookup():
+                    self.append(self.looked_up(node, {a: Affine.of(a) for a in node.axes}))
                 case _:
                     self.append(self.covered(node, self.read))
         outputs = tuple(self.forced(name) for name in self.program.outputs)
@@ -141,8 +144,9 @@ class _Inlining(Draft):
         """Lists the places that `moved` reads."""
         if isinstance(self.values[value], Ranking) or self.held(value, index):
             return []
-        _, bound = _over_index(self.values[value], index)
-        return [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(self.values[value])]
+        node, bound = _over_index(self.values[value], index)
+        places = [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(node)]
+        return places if not isinstance(node, Lookup) else [(node.source, self.looked_at(node, bound)[0]), *places]
 
     def moved(self, value: str, index: tuple[Affine, ...]) -> Use:
         """Makes a node that computes `value[index...]`, and returns a use of it."""
@@ -151,6 +155,8 @@ class _Inlining(Draft):
         if self.held(value, index):
             return self.append(Reindex(name, axes, node.dtype, value, index))
         match node:
+            case Lookup():
+                return self.append(replace(self.looked_up(node, bound), name=name, axes=axes))
             case Elementwise() | Cast() | Contraction() | Reduction():
                 made = self.covered(node, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
                 return self.append(replace(made, name=self.fresh(value)))
@@ -182,6 +188,30 @@ class _Inlining(Draft):
             return new if set(wanted) <= set(new.axes) else Use(self.copy(new, wanted), wanted)
 
         return with_uses(node, whole)
+
+    def looked_up(self, node: Lookup, bound: Mapping[Axis, Affine]) -> Lookup:
+        """Returns `node` with its indices over the new axes: where it goes along its source other than by an axis, the source is
+        reindexed, so that a view of an input is looked up in.
+        """
+        index, values = self.looked_at(node, bound)
+        source, wanted = self.at(node.source, index), _axes_of(index)
+        if set(source.axes) != set(wanted) or not _distinct(source.axes):  # expanded, or a diagonal
+            source = Use(self.copy(source, wanted), wanted)
+        uses = {a: self.at(u.value, tuple(bound[b] for b in u.axes)) for a, u in values.items()}
+        return replace(node, source=source.value, index=tuple(uses.get(a, a) for a in source.axes))
+
+    def looked_at(self, node: Lookup, bound: Mapping[Axis, Affine]) -> tuple[tuple[Affine, ...], dict[Axis, Use]]:
+        """Returns the part of its source that `node` looks up in, and the values that say where, by axes made for them."""
+        values: dict[Axis, Use] = {}
+        found: list[Affine] = []
+        for dim, (index, axis) in enumerate(zip(node.index, self.values[node.source].axes, strict=True)):
+            if isinstance(index, Axis):
+                found.append(bound[index])
+                continue
+            own = Axis(f"{node.name}.{dim}", axis.space)
+            values[own] = index
+            found.append(Affine.of(own))
+        return tuple(found), values
 
     def copy(self, use: Use, axes: tuple[Axis, ...], name: str = "") -> str:
         """Adds an operation that repeats `use` over `axes`, and returns its name."""
@@ -272,7 +302,7 @@ def _over_index(node: Node, index: tuple[Affine, ...]) -> tuple[Node, dict[Axis,
             over = _renamed(node.over, axes)
             bound |= {o: Affine.of(n) for o, n in zip(node.over, over, strict=True)}
             return replace(node, axes=axes, over=over), bound
-        case Elementwise() | Cast():
+        case Elementwise() | Cast() | Lookup():
             return replace(node, axes=axes), bound
         case _:
             return node, bound

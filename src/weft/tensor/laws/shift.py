@@ -20,6 +20,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Monoid,
     Node,
     Opaque,
@@ -338,7 +339,7 @@ class _Powers:
                 return self.none(self.at(node.arg)) if exact else self.at(node.arg)
             case Reindex():
                 return self.moved(node)
-            case Opaque():
+            case Lookup() | Opaque():
                 for value in uses(node):
                     self.none(self.of[value])
                 return {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from weft.emit import cpp
 from weft.errors import MissingFileError, ProgramFileError, TargetError
 from weft.options import current
 from weft.phases import phase
-from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain
+from weft.plan.targets.base import Built, LaunchSpec, Meta, SavedText, Toolchain, launch_specs
 from weft.plan.targets.bench import Bench
+from weft.plan.targets.candidates import Selection
 from weft.plan.targets.interface import signature
 from weft.run.build import Binary, KernelSource, build, recalled, restored, start
 from weft.run.cache import Json
@@ -35,12 +37,17 @@ class ChildBench(Bench):
     """Notes what is launched, and runs it in a child process: a crash or an endless loop ends the child alone."""
 
     words: list[tuple[Binary, bytes]] = field(default_factory=list[tuple[Binary, bytes]])
+    _flags: list[ctypes.c_int64] = field(default_factory=list[ctypes.c_int64])
 
     def launcher(self, made: Binary) -> Launcher:
         def noted(given: bytes) -> None:
             self.words.append((made, given))
 
-        return make_launcher(made.signature, noted, 1, self.memory.allocate)
+        def flag() -> ctypes.c_int64:
+            self._flags.append(ctypes.c_int64())  # it is there when the kernel runs
+            return self._flags[-1]
+
+        return make_launcher(made.signature, noted, 1, self.memory.allocate, flag)
 
     def ended(self, meanwhile: Callable[[], None]) -> str | None:
         def work() -> None:
@@ -72,8 +79,11 @@ class Cpp(Toolchain):
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         return Built(build(self._parts(spec), functools.partial(_emitted, spec, meta)))
 
-    def start(self, spec: LaunchSpec, meta: Meta) -> object:
-        return start(self._parts(spec), functools.partial(_emitted, spec, meta))
+    def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:
+        del device
+        chosen = selection.chosen
+        for spec in launch_specs(selection.program, chosen.applied, chosen.schedule, selection.example):
+            yield start(self._parts(spec), functools.partial(_emitted, spec, meta))
 
     def recalled(self, key: str) -> Built | None:
         found = recalled(key)

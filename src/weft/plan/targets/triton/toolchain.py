@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
-from weft.plan.targets.triton.tune import tuned
+from weft.plan.targets.triton.tune import started, tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
@@ -80,6 +80,10 @@ class TritonGpu(Toolchain):
         found = printed(spec, meta)
         found.assembled()
         return Built(found.binary, found.assembled)
+
+    def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:
+        del meta  # of what is only timed nothing is kept
+        yield from started(selection, device)
 
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in kernels(applied):

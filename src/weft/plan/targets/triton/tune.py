@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from weft.block.program import Dot
 from weft.block.walk import every
-from weft.cost import estimate_gpu, gpu, total
 from weft.errors import WeftError
 from weft.options import current
 from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
-from weft.plan.targets.kept import keep, parts_of, recalled
-from weft.plan.targets.packed import unplaced
-from weft.plan.targets.triton.build import Printed, built, launched, tf32_allowed
-from weft.run.cache import Json
+from weft.plan.targets.kept import keep
+from weft.plan.targets.triton.build import Printed, built, launched
+from weft.plan.targets.triton.kept_tuning import keys, tuned_before
+from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone_on
-from weft.run.gpu.assemble import side_by_side
-from weft.run.gpu.build import gpu_parts
+from weft.run.gpu.assemble import begun, side_by_side
+from weft.run.key import cache_key
 from weft.schedule import kernels
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Input, TensorProgram
+from weft.verify.inputs import deciding, reads_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,8 @@ def tuned(
         device: where they are timed; None where the target is not here: then the first that can be compiled is taken, as it is
             while a CUDA graph is captured.
         refused: asked of the fastest candidates in order until one may run. Where none of a few may, the fastest is taken and
-            kept: whoever builds it finds that out again, without a tuning. Nothing is asked where nothing is timed.
+            kept: whoever builds it finds that out again, without a tuning. With compile="first" it is asked of the likeliest ones,
+            where no tuning is known. Nothing is asked else where nothing is timed.
         anew: selects again where the candidates beside the chosen one were not kept; without it they are not tried.
 
     Raises:
@@ -105,27 +104,14 @@ def tuned(
     """
     if not kernels(selection.chosen.applied):  # what it gives is what it was given
         return replace(selection, others=())
-    options = current()
-    effort = "none" if device is None or capturing() else options.effort
-    if device is None or effort == "none":
+    if device is None or not _times():
         return _first_that_compiles(selection, anew)
-    plain, brought = unplaced(selection.program)
-    example = selection.example
-    tuning = {"tuned": effort, "gpu": torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
-    tuning |= {"judged": str(options.judge != "off")}
-    parts = parts_of("schedule", plain, example, gpu_parts(example.target), gpu(example.target).machine()) | tuning
-    cut_short = parts | {"tune seconds": str(options.tune_seconds)}
-    known = recalled(parts, Candidate, brought)
-    if known is None and options.tune_seconds is not None:
-        known = recalled(cut_short, Candidate, brought)
-    considered = None if known is None else _considered(known[1])
-    if known is not None and considered is not None:
-        # At these sizes, not at those of then.
-        cost = total(
-            estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost)
-        )
-        chosen = replace(known[0], cost=cost)
-        return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    parts, cut_short, brought = keys(selection, device)
+    kept = tuned_before(selection, (parts,) if current().tune_seconds is None else (parts, cut_short), brought)
+    if kept is not None:
+        return kept
+    if current().compile == "first":
+        return _first_that_compiles(selection, anew, refused)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
@@ -133,10 +119,35 @@ def tuned(
     ranked, said, whole = _fastest(tried, selection, device)
     if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
-    best, said = _first_right(ranked, said, refused)
+    best, reasons = _first_right(ranked, refused)
+    best = best or ranked[0]
+    said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
     return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
+
+
+def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
+    """Begins to compile what `tuned` will ask for first: the first round, where there is one and nothing is kept of an earlier
+    one; else the likeliest candidate. What is yielded says when a kernel is done.
+    """
+    tried = (selection.chosen, *(selection.others or ()))
+    if device is not None and _times():
+        parts, cut_short, _ = keys(selection, device)
+        folder = CacheFolder()
+        if any(folder.lookup(cache_key(each), counted=False) is not None for each in (parts, cut_short)):
+            return
+        tried = tried[:1] if current().compile == "first" else _first_round(tried)
+    else:
+        tried = tried[:1]
+    for candidate in tried:
+        for each in built(selection.program, candidate, selection.example):
+            yield begun(partial(each.assembled, _COMPILING))
+
+
+def _times() -> bool:
+    """Tells whether candidates are timed on a GPU that is here: not while a graph is captured there."""
+    return current().effort != "none" and not capturing()
 
 
 def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
@@ -144,21 +155,34 @@ def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> 
     return selection if selection.others is not None or anew is None else anew()
 
 
-def _first_that_compiles(selection: Selection, anew: Callable[[], Selection] | None) -> Selection:
-    """Returns `selection` with the likeliest candidate that has kernels."""
-    failed: list[Considered] = []
-    failure: WeftError | None = None
+def _first_that_compiles(
+    selection: Selection, anew: Callable[[], Selection] | None, refused: Refused = lambda _: None
+) -> Selection:
+    """Returns `selection` with the likeliest candidate that has kernels and is not `refused`; where a few are, with the first of
+    these.
+    """
+    if not selection.close:
+        selection = _with_others(selection, anew)
+    failed: list[tuple[Candidate, WeftError]] = []
+    chosen, reasons = _first_right(_compiling(selection, anew, failed), refused)
+    if chosen is None:
+        raise failed[0][1]
+    reasons = {each.name: error.what for each, error in failed} | reasons
+    considered = (Considered(name, None, reason) for name, reason in reasons.items())
+    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+
+
+def _compiling(
+    selection: Selection, anew: Callable[[], Selection] | None, failed: list[tuple[Candidate, WeftError]]
+) -> Iterator[Candidate]:
+    """Yields the candidates that have kernels, the likeliest first; the others are added to `failed`."""
     for candidate in _likeliest(selection, anew):
         try:
             _assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
-            failure = failure or error
-            failed.append(Considered(candidate.name, None, error.what))
-            continue
-        considered = (*selection.considered, *failed)
-        return replace(selection, chosen=candidate, others=(), considered=considered)
-    assert failure is not None
-    raise failure
+            failed.append((candidate, error))
+        else:
+            yield candidate
 
 
 def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> Iterator[Candidate]:
@@ -167,27 +191,25 @@ def _likeliest(selection: Selection, anew: Callable[[], Selection] | None) -> It
     yield from _with_others(selection, anew).others or ()
 
 
-def _first_right(
-    ranked: Sequence[Candidate], said: Sequence[Considered], refused: Refused
-) -> tuple[Candidate, list[Considered]]:
-    """Chooses the fastest candidate that may run, the fastest of all where none of a few may; and says why faster ones may not."""
+def _first_right(ranked: Iterable[Candidate], refused: Refused) -> tuple[Candidate | None, dict[str, str]]:
+    """Chooses the first candidate that may run, the first of all where none of a few may, None where there is none; and says why
+    those before it may not, by name.
+    """
     reasons: dict[str, str] = {}
     wrong: list[Candidate] = []
-    chosen = ranked[0]
     for candidate in ranked:
         staged = candidate.schedule.stages > 1
         if any(each.applied is candidate.applied and (each.schedule.stages > 1) == staged for each in wrong):
             reasons[candidate.name] = "not judged: the same program with other warps or stages was found wrong"
             continue
-        if len(wrong) == _JUDGED:
-            break
         reason = refused(candidate)
         if reason is None:
-            chosen = candidate
-            break
+            return candidate, reasons
         wrong.append(candidate)
         reasons[candidate.name] = reason
-    return chosen, [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
+        if len(wrong) == _JUDGED:
+            break
+    return (wrong[0] if wrong else None), reasons
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
@@ -204,21 +226,6 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     return tuple(firsts)
 
 
-def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:
-    """Reads what was measured, as it was said beside the choice; None where it is something else."""
-    lines = meta.get("considered")
-    if not isinstance(lines, list):
-        return None
-    considered: list[Considered] = []
-    for line in lines:
-        match line:
-            case [str() as origin, (float() | None) as seconds, str() as reason]:
-                considered.append(Considered(origin, seconds, reason))
-            case _:
-                return None
-    return considered
-
-
 def _fastest(
     tried: Sequence[Candidate], selection: Selection, device: torch.device
 ) -> tuple[list[Candidate], list[Considered], bool]:
@@ -228,8 +235,7 @@ def _fastest(
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
     rounds = Rounds(selection.program, selection.example, device)
-    search = SEARCHES[current().effort, _multiplies(tried[0])]
-    first = _within(_each_once(tried, search.programs), search.binaries)
+    search, first = _search(tried), _first_round(tried)
     following = _each_once(tried, 2 * search.programs)[len(first) :]
     done = list(first)
     try:
@@ -253,6 +259,16 @@ def _fastest(
         more += others[: search.variants]
     rounds.run(_within(more, search.binaries - _binaries(done), surely=False))
     return [candidate for candidate, _ in rounds.times], rounds.said, not rounds.cut_short
+
+
+def _search(tried: Sequence[Candidate]) -> SearchSize:
+    return SEARCHES[current().effort, _multiplies(tried[0])]
+
+
+def _first_round(tried: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Returns the candidates that are compiled and timed first."""
+    search = _search(tried)
+    return _within(_each_once(tried, search.programs), search.binaries)
 
 
 def _multiplies(candidate: Candidate) -> bool:
@@ -393,11 +409,19 @@ def _assembled_aloud(
 
 
 def _timing(program: TensorProgram, example: Example, device: torch.device) -> CandidateTimer | None:
-    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's."""
-    with suppress(torch.OutOfMemoryError):
-        return CandidateTimer(program, example, device)
-    torch.cuda.empty_cache()
-    return None
+    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's, or where none are found
+    with which all that says where to read is an index: kernels would end.
+    """
+    try:
+        timer = CandidateTimer(program, example, device)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+    found = {n: timer.inputs[n].cpu().numpy() for n in deciding((program,))}
+    integers = (n.name for n in program.inputs if not n.dtype.is_float)
+    found |= {n: timer.inputs[n].cpu().numpy() for n in integers if found}
+    sizes = program.sizes(example.sizes)
+    return timer if not found or reads_inside(program, found, sizes) else None
 
 
 class CandidateTimer:
@@ -405,7 +429,9 @@ class CandidateTimer:
 
     def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
         self.program, self.example, self.device = program, example, device
-        self.inputs = {n.name: _random(n.name, n.dtype.name, n.axes, example, device) for n in program.inputs}
+        sizes, indexing = program.sizes(example.sizes), deciding((program,))
+        least = {name: min(space.size(sizes) for space in spaces) for name, spaces in indexing.items()}
+        self.inputs = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
         self.timer = GraphTimer(cache_filler(device))
 
     def measured(self, ready: Ready, best: float) -> float | str:
@@ -432,15 +458,15 @@ class CandidateTimer:
         return run
 
 
-def _random(name: str, dtype: str, axes: Sequence[Any], example: Example, device: torch.device) -> torch.Tensor:
-    """Draws random elements in a tensor that lies as the example's does."""
-    kind: torch.dtype = getattr(torch, dtype)
-    shape = [a.space.size(example.sizes) for a in axes]
-    last = example.innermost.get(name)
+def _random(node: Input, example: Example, device: torch.device, below: int) -> torch.Tensor:
+    """Draws random elements, integers `below` a number, in a tensor that lies as the example's does."""
+    kind: torch.dtype = getattr(torch, node.dtype.name)
+    shape = [a.space.size(example.sizes) for a in node.axes]
+    last = example.innermost.get(node.name)
     turned = last is not None and last != len(shape) - 1
     lying = [n for d, n in enumerate(shape) if d != last] + [shape[last]] if turned and last is not None else shape
     if kind.is_floating_point:
         made = torch.randn(lying, device=device).to(kind)
     else:
-        made = torch.randint(0, 2, lying, device=device).to(kind)
+        made = torch.randint(0, below, lying, device=device).to(kind)
     return made.movedim(-1, last) if turned and last is not None else made

@@ -1,0 +1,277 @@
+"""Selections for regions: made now, or found in this process or the cache; many at once where there are processors to spare.
+
+Regions that differ in names alone have one. On a target that times schedules, a selection is made in two steps: a few schedules of
+each program are enough to cut a graph by, and more are looked at of the regions that it is cut into.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.cost import total
+from weft.defects import noticed
+from weft.errors import ScheduleError, UnsupportedError, WeftError
+from weft.garbage import uncollected
+from weft.plan.choose.select import looked_at_closely, select
+from weft.plan.partition.partition import Region
+from weft.plan.targets import toolchain
+from weft.plan.targets.candidates import Example, Refusal, Selection
+from weft.plan.targets.kept import keep, parts_of, recalled
+from weft.plan.targets.packed import unplaced
+from weft.run.cache import CacheFolder
+from weft.run.key import cache_key
+from weft.run.spread import processors, spread
+from weft.tensor.forms import Form, Forms
+from weft.tensor.laws import View
+from weft.tensor.passes import Step
+from weft.tensor.program import TensorProgram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A region as it is compiled.
+
+    Attributes:
+        region: as it was cut.
+        centred: its program, differences to means taken about an element.
+        program: that with names of its own, every reindexing a view made before.
+        viewed: the same program, its values called as in the whole one.
+        made: the views.
+        example: sizes and layouts to compile for.
+        form: the same for regions that are one program up to names, at the same example.
+        steps: from the graph's program to `program`.
+    """
+
+    region: Region
+    centred: TensorProgram
+    program: TensorProgram
+    viewed: TensorProgram
+    made: tuple[View, ...]
+    example: Example
+    form: Form
+    steps: tuple[Step, ...]
+
+
+# Children that choose side by side: with fewer the pieces of a graph are chosen one by one, in the order in which they are needed,
+# and compilers have the other processors. Each holds some 100 MB of its own.
+_FEWEST_WORKERS, _MOST_WORKERS = 3, 15
+# A selection takes a second at most; where a child does not come back, this process chooses by itself.
+_SPREAD_SECONDS = 60.0
+# A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
+_MOST_REMEMBERED = 256
+_remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a region's selection is kept under.
+
+    Attributes:
+        parts: of the key in the cache.
+        brought: lines and sizes of the program, which another region of the key may have others of.
+    """
+
+    parts: Mapping[str, str]
+    brought: tuple[Any, ...]
+
+    @property
+    def remembered(self) -> tuple[str, tuple[Any, ...]]:
+        """The key in this process."""
+        return cache_key(self.parts), self.brought
+
+
+def _key_of(prepared: Prepared) -> _Key:
+    plain, brought = unplaced(prepared.program)
+    return _Key(key_parts("selection", plain, prepared.example), brought)
+
+
+def selected_before(prepared: Prepared) -> Selection:
+    """Selects for a region what was chosen for the same program at sizes of these magnitudes, or chooses now.
+
+    In another trace of this process, or in another process, which left it in the cache.
+    """
+    program, example, key = prepared.program, prepared.example, _key_of(prepared)
+    found = _known(prepared, key)
+    if found is None:
+        found = _selected_now(key, program, example)
+        _remember(key.remembered, found)
+    if isinstance(found, Refusal):
+        raise found.error()
+    return _at(found, _named_as(example, program, found.program))
+
+
+def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
+    """Finds what was chosen for a region before; None where nothing was."""
+    found = _remembered.pop(key.remembered, None) or _kept(key.parts, prepared, key.brought)
+    if found is not None:
+        _remember(key.remembered, found)
+    return found
+
+
+def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> None:
+    """Remembers what was found, in this process; the last ones stay."""
+    _remembered[key] = found
+    while len(_remembered) > _MOST_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
+
+
+def key_parts(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
+    chain = toolchain(example.target)
+    return parts_of(what, program, example, chain.environment(), chain.machine(example.threads))
+
+
+def _at(selection: Selection, example: Example) -> Selection:
+    """Returns the selection for another example of its class, with the cost there."""
+    if example == selection.example:
+        return selection
+    chosen, look = selection.chosen, selection.look_closely
+    cost = total(toolchain(example.target).costs(example, chosen.applied, chosen.schedule))
+    again = None if look is None else functools.partial(_at_closely, look, example)
+    return replace(selection, example=example, chosen=replace(chosen, cost=cost), look_closely=again)
+
+
+def _at_closely(look: Callable[[], Selection], example: Example) -> Selection:
+    return _at(look(), example)
+
+
+def keep_for(prepared: Prepared, selection: Selection) -> None:
+    """Keeps what was selected for another region of this form: another process may meet this one first."""
+    key = _key_of(prepared)
+    if key.remembered not in _remembered:
+        _remember(key.remembered, selection)
+        keep(key.parts, _to_keep(selection), unplaced(selection.program)[1])
+
+
+def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[Selection]:
+    """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found."""
+    waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
+    tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
+    at_once = len(tasks) > 1 and are_side_by_side()
+    seen = spread(tasks, _workers(), _SPREAD_SECONDS) if at_once else [None] * len(tasks)
+    found = dict(zip(waiting, seen, strict=True))
+    for number, (prepared, selection) in enumerate(settled):
+        yield selection if selection.close else _closely(prepared, selection, found.get(number))
+
+
+def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:
+    try:
+        found = seen or looked_at_closely(selection)
+    except WeftError:  # whoever builds it finds the same
+        return selection
+    plain, brought = unplaced(found.program)
+    parts = key_parts("selection", plain, _named_as(prepared.example, prepared.program, found.program))
+    _remember((cache_key(parts), brought), found)
+    keep(parts, _to_keep(found), brought)
+    return found
+
+
+def _to_keep(selection: Selection) -> Selection:
+    """Leaves out what is for the tuner alone: it is found anew where it tunes anew."""
+    return replace(selection, others=None if selection.others or not selection.close else (), look_closely=None)
+
+
+def _named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
+    """Returns the example of `program` for `other`, which differs from it in names alone."""
+    if program == other:
+        return example
+    spaces = zip(program.spaces(), other.spaces(), strict=True)
+    inputs = zip(program.inputs, other.inputs, strict=True)
+    return replace(
+        example,
+        sizes={its.name: example.sizes[own.name] for own, its in spaces},
+        innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
+    )
+
+
+def _kept(parts: Mapping[str, str], prepared: Prepared, brought: Sequence[Any]) -> Selection | Refusal | None:
+    """Reads what another process chose for the program, or for one that differs in names alone; None where there is nothing."""
+    program = prepared.program
+    found = recalled(parts, object, brought)
+    match found:
+        case (Selection() as selection, _) if selection.program == program:
+            return replace(selection, program=program)
+        case (Selection() as selection, _) if _is_of_form(selection.program, prepared):
+            return selection
+        case (Refusal() as refusal, _):
+            return refusal
+        case _:
+            return None
+
+
+def _selected_now(key: _Key, program: TensorProgram, example: Example) -> Selection | Refusal:
+    """Chooses for `program` now, and keeps the choice for other processes."""
+    with uncollected():
+        try:
+            found = select(program, example)
+        except (UnsupportedError, ScheduleError) as error:
+            found = Refusal.of(error)
+        keep(key.parts, found if isinstance(found, Refusal) else _to_keep(found), key.brought)
+    return found
+
+
+def are_side_by_side() -> bool:
+    """Tells whether selections are made side by side."""
+    return _workers() >= _FEWEST_WORKERS
+
+
+def _workers() -> int:
+    return min(processors() - 1, _MOST_WORKERS)
+
+
+def select_side_by_side(regions: Sequence[Prepared]) -> None:
+    """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left."""
+    keys = [_key_of(each) for each in regions]
+    new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
+    # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
+    closely = len(new) <= _workers()
+    tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
+    for (_, key), found in zip(new, spread(tasks, _workers(), _SPREAD_SECONDS), strict=True):
+        if found is not None:
+            selection, close = found
+            if isinstance(selection, Selection) and close is not None:
+                selection = replace(selection, look_closely=lambda close=close: close)
+            _remember(key.remembered, selection)
+            CacheFolder().lookup(cache_key(key.parts), counted=False)  # what a child keeps, this process has used
+
+
+def _selected_alone(prepared: Prepared, key: _Key, *, closely: bool) -> tuple[Selection | Refusal, Selection | None]:
+    """Chooses for a region in a child of its own; raises where the parent must do it, since it has something to say.
+
+    Returns:
+        the choice, and where it is wanted and can be had, what is found when more schedules are looked at.
+    """
+    close: Selection | None = None
+    with noticed() as defects:
+        found = _selected_now(key, prepared.program, prepared.example)
+        if closely and isinstance(found, Selection) and not found.close:
+            close = looked_at_closely(found)
+    if defects:
+        raise defects[0]
+    return found if isinstance(found, Refusal) else replace(found, look_closely=None), close
+
+
+def _closely_alone(selection: Selection) -> Selection:
+    with noticed() as defects:
+        found = looked_at_closely(selection)
+    if defects:
+        raise defects[0]
+    return found
+
+
+def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:
+    """Returns what is equal for programs and examples that differ in names alone: of values, axes and spaces, and users' lines."""
+    form, spaces = (forms or Forms()).of(program)
+    sizes = tuple(example.sizes[s.name] for s in spaces)
+    innermost = tuple(example.innermost.get(n.name) for n in program.inputs)
+    return form, sizes, innermost, example.threads, example.target
+
+
+def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:
+    """Tells whether `program` differs from a region's in names alone."""
+    own = prepared.program
+    if len(program.spaces()) != len(own.spaces()) or len(program.inputs) != len(own.inputs):
+        return False
+    return form_of(program, _named_as(prepared.example, own, program)) == prepared.form

@@ -1,0 +1,91 @@
+"""Elements that integers name: rows of a table, indexing by tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.errors import Location, ShapeError, UnsupportedError
+from weft.tensor.axes import Axis, present
+from weft.tensor.builder.base import Ref
+from weft.tensor.builder.view import Views
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Lookup, Use
+from weft.tensor.scalar import Arg, Lit, apply
+
+
+class Lookups(Views):
+    """The methods that read where values say. What they are given must be indices of the dimension: that is checked elsewhere."""
+
+    def lookup(self, ref: Ref, indices: Sequence[Ref | None], location: Location | None = None) -> Ref:
+        """Indexes as `ref[indices]` does, None standing for `:`; integers broadcast, and none counts from the end.
+
+        The dimensions of the indices stand where the first of them stood, or in front if there is a `:` between two of them.
+
+        Raises:
+            UnsupportedError: a dimension that is indexed has size 1, or one is merged.
+        """
+        if any(self.merges(index) for index in indices if index is not None):
+            raise UnsupportedError("of merged dimensions", where=location)
+        indices = [*indices, *[None] * (len(ref.dims) - len(indices))]
+        given = [d for d, index in enumerate(indices) if index is not None]
+        refs = [index for index in indices if index is not None]
+        shapes, bound = [r.dims for r in refs], [dict[Axis, Axis]() for _ in refs]
+        taken = set[Axis]()
+        shared = self._broadcast(shapes, bound, taken, location)
+        kept = [d for d in range(len(ref.dims)) if d not in given]
+        along = {d: None if (axis := ref.dims[d]) is None else self._free(axis, taken) for d in kept}
+        first = given[0] if given[-1] - given[0] < len(given) else 0
+        before = [along[d] for d in kept[:first]] if first else []
+        dims = (*before, *shared, *(along[d] for d in kept[len(before) :]))
+        where = dict(zip(given, (self._use(r, b) for r, b in zip(refs, bound, strict=True)), strict=True))
+        return self._looked_up(ref, {**along, **where}, dims, location)
+
+    def gather(self, ref: Ref, dim: int, index: Ref, location: Location | None = None) -> Ref:
+        """Reads for each element of `index`, which has as many dimensions, the one at its place but along `dim`, where it says.
+
+        Raises:
+            ShapeError: `index` has another size than `ref` in another dimension.
+            UnsupportedError: the dimension has size 1, or one is merged.
+        """
+        if self.merges(index):
+            raise UnsupportedError("of merged dimensions", where=location)
+        dim %= len(ref.dims)
+        where: dict[int, Axis | Use | None] = {}
+        for d, (own, axis) in enumerate(zip(ref.dims, index.dims, strict=True)):
+            if d == dim:
+                where[d] = Use(index.value, self._own[index.value])
+                continue
+            if (own is None) != (axis is None) or (own and axis and not self._spaces.unify(own.space, axis.space)):
+                raise ShapeError(
+                    f"dimension {d} of {self.shape(index)} is not that of {self.shape(ref)}", where=location
+                )
+            where[d] = axis
+        return self._looked_up(ref, where, index.dims, location)
+
+    def from_the_end(self, index: Ref, size: Axis | None, location: Location | None = None) -> Ref:
+        """Returns `index`, int64, with what is negative counted from the end of a dimension as long as the axis `size`."""
+        index = self.cast(index, DType.int64, None, location)
+        expr = apply("where", apply("lt", Arg(0), Lit(0)), apply("add", Arg(0), Arg(1)), Arg(0))
+        return self._pointwise(expr, (index, self.extent(size, DType.int64)), DType.int64, location)
+
+    def _looked_up(
+        self, ref: Ref, where: dict[int, Axis | Use | None], dims: Sequence[Axis | None], location: Location | None
+    ) -> Ref:
+        """Makes the node that reads dimension d of `ref` where `where[d]` says."""
+        if self.merges(ref):
+            raise UnsupportedError("of merged dimensions", where=location)
+        indexed = [ref.dims[d] for d, each in where.items() if isinstance(each, Use)]
+        if None in indexed:
+            raise UnsupportedError("a dimension of size 1 has one index, which PyTorch checks", where=location)
+        if not set(present(indexed)) <= set(self._own[ref.value]):
+            ref = self.dense(ref)
+        index: list[Axis | Use] = []
+        for axis in self._own[ref.value]:
+            each = where[ref.dims.index(axis)]
+            assert each is not None, "a dimension of size 1 has no axis"
+            index.append(each)
+        read = {a for each in index for a in ((each,) if isinstance(each, Axis) else each.axes)}
+        axes = tuple(a for a in present(dims) if a in read)
+        node = Lookup(self._name(), axes, ref.dtype, ref.value, tuple(index), location)
+        return replace(self._add(node), dims=tuple(dims))

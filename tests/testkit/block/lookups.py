@@ -1,0 +1,56 @@
+"""Tensor programs that read where integers say: rows of a table, elements of rows, several indices, rows that are multiplied."""
+
+from __future__ import annotations
+
+from weft.tensor.axes import Axis, Space
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Contraction, Elementwise, Extent, Input, Lookup, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, Lit, apply
+
+M, N, V, D, U = (Axis(n, Space(n.upper())) for n in "mnvdu")
+F32, I64 = DType.float32, DType.int64
+ADD, SUB = (apply(op, Arg(0), Arg(1)) for op in ("add", "sub"))
+
+
+def table(dtype: DType = F32) -> TensorProgram:
+    """Rows of w, others added, less the sum of each."""
+    inputs = (Input("w", (V, D), dtype), Input("i", (M,), I64), Input("x", (M, D), dtype))
+    nodes = (
+        Lookup("r", (M, D), dtype, "w", (Use("i", (M,)), D)),
+        Elementwise("y", (M, D), dtype.accumulator, ADD, (Use("r", (M, D)), Use("x", (M, D)))),
+        Reduction("s", (M,), dtype.accumulator, Monoid.sum, Use("y", (M, D)), (D,)),
+        Elementwise("o", (M, D), dtype.accumulator, SUB, (Use("y", (M, D)), Use("s", (M,)))),
+    )
+    return TensorProgram(inputs, nodes, ("o",))
+
+
+def elements(dtype: DType = F32) -> TensorProgram:
+    """Of each row of w the elements that the row of i names, those from the end among them."""
+    inputs = (Input("w", (M, V), dtype), Input("i", (M, N), I64))
+    wrapped = apply("where", apply("lt", Arg(0), Lit(0)), apply("add", Arg(0), Arg(1)), Arg(0))
+    nodes = (
+        Extent("e", (), I64, V.space),
+        Elementwise("j", (M, N), I64, wrapped, (Use("i", (M, N)), Use("e", ()))),
+        Lookup("r", (M, N), dtype, "w", (M, Use("j", (M, N)))),
+    )
+    return TensorProgram(inputs, nodes, ("r",))
+
+
+def several(dtype: DType = F32) -> TensorProgram:
+    """Elements of w by two indices, one of them for rows alone, a dimension between them."""
+    inputs = (Input("w", (V, D, U), dtype), Input("i", (M,), I64), Input("j", (M, N), DType.int32))
+    lookup = Lookup("r", (M, N, D), dtype, "w", (Use("i", (M,)), D, Use("j", (M, N))))
+    return TensorProgram(inputs, (lookup,), ("r",))
+
+
+def multiplied(dtype: DType = F32) -> TensorProgram:
+    """Rows of w, times u."""
+    inputs = (Input("w", (V, D), dtype), Input("i", (M,), I64), Input("u", (D, N), dtype))
+    nodes = (
+        Lookup("r", (M, D), dtype, "w", (Use("i", (M,)), D)),
+        Contraction("o", (M, N), dtype.accumulator, Use("r", (M, D)), Use("u", (D, N)), (D,)),
+    )
+    return TensorProgram(inputs, nodes, ("o",))
+
+
+ALL = {"table": table, "elements": elements, "several": several, "multiplied": multiplied}
