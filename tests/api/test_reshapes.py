@@ -135,3 +135,45 @@ def test_results_of_one_memory_share_it_and_others_do_not():
     assert not y.any()
     assert twice.all()
     assert copied.all()
+
+
+def halves(x, cos, sin):
+    n = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., n:], x[..., :n]), -1) * sin
+
+
+def pairs(x, cos, sin):
+    return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin
+
+
+@pytest.mark.parametrize(
+    ("turn", "dtype"), [(halves, torch.float32), (halves, torch.bfloat16), (pairs, torch.float32)], ids=str
+)
+def test_turned_pairs_are_one_kernel(turn, dtype):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    draws = [(torch.randn(2, 3, 24, 32), torch.randn(24, 32), torch.randn(24, 32)) for _ in range(4)]
+    draws = [tuple(t.to(dtype) for t in draw) for draw in draws]
+    program = weft.optimize(turn, draws[0])
+    judgement = judged(turn, program, draws)
+    assert judgement.ok, str(judgement)
+    assert program.fallbacks == ()
+    (kernel,) = program.kernels
+    assert kernel.verdict.equal is True
+
+
+def test_turned_pairs_of_a_projection_need_no_call():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    weight = torch.randn(64, 64)
+
+    def attend(x, cos, sin):
+        q, k = ((x @ weight).view(2, 24, 2, 32).transpose(1, 2) for _ in range(2))
+        return torch.softmax(halves(q, cos, sin) @ halves(k, cos, sin).mT / 6, -1)
+
+    draws = [(torch.randn(2, 24, 64) / 8, torch.randn(24, 32), torch.randn(24, 32)) for _ in range(4)]
+    program = weft.optimize(attend, draws[0])
+    found = [(program(*draw), attend(*draw)) for draw in draws]
+    for ours, theirs in found:
+        torch.testing.assert_close(ours, theirs)
+    assert program.fallbacks == ()

@@ -157,11 +157,11 @@ def _aminmax(tensor: torch.Tensor, *, dim: int | None = None, keepdim: bool = Fa
 
 
 def _repeat(tensor: torch.Tensor, repeats: Sequence[int]) -> Any:
-    """Repeats dimensions of size 1."""
+    """Repeats a tensor along a dimension before each of its own, and merges the two: where memory repeats, a copy."""
     sizes = [1] * (len(repeats) - tensor.ndim) + list(tensor.shape)
-    if any(size != 1 and count != 1 for size, count in zip(sizes, repeats, strict=True)):
-        return NotImplemented
-    return tensor.expand([size * count for size, count in zip(sizes, repeats, strict=True)]).clone()
+    pairs = list(zip(repeats, sizes, strict=True))
+    wide = tensor.reshape([n for size in sizes for n in (1, size)]).expand([n for pair in pairs for n in pair])
+    return wide.clone(memory_format=torch.contiguous_format).reshape([count * size for count, size in pairs])
 
 
 def _repeat_interleave(

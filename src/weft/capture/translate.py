@@ -16,6 +16,7 @@ from weft.capture.creation import CREATION
 from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
+from weft.capture.joins import JOINS
 from weft.capture.lookups import LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
@@ -33,7 +34,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
 
 _NUMBER = "aten.scalar_tensor"
 

@@ -12,6 +12,7 @@ from typing import Any
 from testkit.opinfo.campaign import RESULTS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
+from weft.capture.joins import JOINS
 from weft.capture.lookups import LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.parts import PARTS
@@ -36,6 +37,7 @@ _ABOUT = {
     "Products": "Contractions.",
     "Reductions and normalisations": "As the reductions and elementwise operations that they consist of.",
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
+    "Joined tensors": "Of one length along a dimension: a digit of the index chooses among them.",
     "New tensors": "Made where they are read.",
     "Composite": "Recorded as the calls that they consist of, for the arguments for which that is worth it.",
     "Lookups": "Reads where integers say: rows of a table, elements of rows, indexing by tensors of integers.",
@@ -52,6 +54,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Products": set(MATMULS),
         "Reductions and normalisations": set(REDUCTIONS),
         "Views and copies": set(VIEWS),
+        "Joined tensors": set(JOINS),
         "New tensors": set(CREATION),
         "Composite": {name.rpartition(".")[0] for name in PARTS},
         "Lookups": set(LOOKUPS),

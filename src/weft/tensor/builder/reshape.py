@@ -29,6 +29,10 @@ class Reshapes(Views):
         """Returns what was told of the length of `axis`, or of one over the same space; None where nothing was."""
         return self._spaces.length(axis.space)
 
+    def pin(self, axis: Axis) -> None:
+        """Fixes the size of `axis`, since something else is made from that number."""
+        self._spaces.pin(axis.space)
+
     def spread(self, ref: Ref) -> Ref:
         """Returns `ref` with a dimension for each axis that operations on it run over, and none of size 1."""
         return replace(ref, dims=self._atoms(ref.dims))

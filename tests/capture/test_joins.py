@@ -1,0 +1,122 @@
+"""Tensors joined along a dimension: the digit that says of which one an element is is chosen by, and nothing is copied."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.tensor.program import Opaque
+
+
+def halves(x):
+    """Turns pairs of halves, as rotary embeddings do."""
+    n = x.shape[-1] // 2
+    return torch.cat((-x[..., n:], x[..., :n]), -1)
+
+
+def pairs(x):
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+def turned(x, c, s):
+    return x * c + halves(x) * s
+
+
+def chunked(x):
+    one, other = x.chunk(2, dim=-1)
+    return torch.cat([-other, one], dim=-1)
+
+
+X, A = (2, 3, 5, 8), (5, 8)
+JOINED = {
+    "halves": (turned, X, A, A),
+    "chunks": (lambda x, c, s: x * c + chunked(x) * s, X, A, A),
+    "pairs": (lambda x, c, s: x * c + pairs(x) * s, X, A, A),
+    "halves of heads": (
+        lambda x, c, s: turned(x.view(2, 5, 3, 8).transpose(1, 2), c, s).sum(-1),
+        (2, 5, 24), A, A,
+    ),
+    "halves of a product": (lambda x, w: halves(x @ w) * 2, X, (8, 8)),
+    "multiplied": (lambda x, y: halves(x) @ halves(y).mT, X, X),
+    "in the middle": (lambda x: torch.cat((x[:, :, 2:4] * 2, x[:, :, :2]), 2).exp(), X),
+    "twice the same": (lambda f, x: torch.cat((f, f), -1).cos() * x, (5, 4), X),
+    "of three": (lambda x, y: torch.cat((x, y, x - y), -1).relu(), X, X),
+    "of length 1": (lambda x, y: torch.cat((x[..., :1], y[..., :1]), -1) + 1, X, X),
+    "stacked": (lambda x, y: torch.stack((x, y), 2).softmax(2), X, X),
+    "stacked in front": (lambda x, y: torch.stack((x, y)).sum(0), (4, 8), (4, 8)),
+    "stacked behind": (lambda x, y: torch.stack((x, y), -1) * 2, X, X),
+    "one": (lambda x: torch.stack((x.exp(),), 1), X),
+    "expanded": (lambda x, y: torch.cat((x, y.expand(X)), -1) * 2, X, (5, 1)),
+    "turned": (lambda x, y: torch.cat((x.transpose(-1, -2), y), -1).exp(), (2, 5, 5), (2, 5, 5)),
+    "returned": (lambda x: (halves(x), x + 1), X),
+    "a part": (lambda x, y: torch.cat((x, y), -1)[..., 4:12] * 2, X, X),
+    "of joined": (lambda x, y: torch.cat((halves(x), halves(y)), -1) * 2, X, X),
+    "other types": (lambda x, y: torch.cat((x, (4 * y).long()), -1).exp(), X, X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joined_dimensions_are_read_digit_by_digit(weft, name):
+    function, *shapes = JOINED[name]
+    captured = weft.compare(function, *(torch.randn(shape) for shape in shapes))
+    assert captured.fallbacks == captured.views == ()
+
+
+@pytest.mark.parametrize("name", ["halves", "chunks", "pairs"])
+def test_turned_halves_take_no_call(weft, name):
+    """One operation over two digits, whatever comes before and behind."""
+    function, *shapes = JOINED[name]
+    captured = weft.compare(lambda *given: function(*given).sum(-1), *map(torch.randn, shapes))
+    assert not any(isinstance(n, Opaque) for n in captured.program.nodes)
+
+
+def test_heads_of_known_size_at_any_batch_and_length(weft):
+    def function(x, c, s):
+        x = x.view(x.shape[0], x.shape[1], -1, 8).transpose(1, 2)
+        return x * c + halves(x) * s
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=weft)
+    with torch.no_grad():
+        for batch, length in ((2, 5), (3, 7), (4, 9)):
+            x, c, s = torch.randn(batch, length, 24), torch.randn(length, 8), torch.randn(length, 8)
+            torch.testing.assert_close(compiled(x, c, s), function(x, c, s), check_dtype=False)
+    assert all(graph.fallbacks == () for graph in weft.graphs)
+    assert len(weft.graphs) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64])
+def test_types(weft, dtype):
+    x, y = (torch.randint(0, 2, (3, 4)).to(dtype) for _ in range(2))
+    captured = weft.compare(lambda x, y: (torch.cat((x, y), 1), torch.stack((x, y), 1)), x, y)
+    assert captured.fallbacks == ()
+
+
+def test_what_one_tensor_holds_does_not_show_in_another(weft):
+    x = torch.tensor([[torch.nan, torch.inf, 1.0, -0.0]])
+    found = weft.run(lambda x: halves(x) * 1.0, x)
+    torch.testing.assert_close(found, halves(x), equal_nan=True, check_dtype=False)
+    assert torch.equal(torch.signbit(found), torch.signbit(halves(x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x, y: torch.cat((x, y[:, :3]), 1) * 2, "tensors of several lengths"),
+        (lambda x, y: torch.cat((x, y[:, :1]), 1) * 2, "tensors of several lengths"),
+        (lambda x, y: torch.cat((x, y) * 3, 1) * 2, "many tensors, or large ones"),
+        (
+            lambda x, y: torch.cat((x.mT[..., None].expand(4, 3, 400), y.mT[..., None].expand(4, 3, 400)), 1),
+            "or large ones",
+        ),
+    ],
+)
+def test_what_pytorch_joins(weft, function, reason):
+    captured = weft.compare(function, torch.randn(3, 4), torch.randn(3, 4))
+    assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
+    assert reason in captured.fallbacks[0].reason
+
+
+def test_lengths_that_are_read_at_each_call_are_pytorchs(weft):
+    captured = weft.compare(lambda x, y: torch.cat((x, y)) * 2, torch.randn(3, 4), torch.randn(3, 4), dynamic=True)
+    assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
