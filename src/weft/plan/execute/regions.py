@@ -87,6 +87,7 @@ class Regions:
                 if isinstance(stage, Region):
                     self.settled([stage])
             return found[0].stages
+        toolchain(self.target).warm()
         with uncollected():
             refuted = laws_refuted(written, program)
             if refuted is not None:

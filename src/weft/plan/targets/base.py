@@ -169,6 +169,10 @@ class Toolchain(ABC):
         """
         return {"weft": source_hash(), "machine": str(self.target), "options": current().key()}
 
+    def warm(self) -> None:
+        """Makes ready for `build`, which will be asked soon, where that goes on meanwhile."""
+        return
+
     @abstractmethod
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Builds one launch: from the cache, else printed and compiled.

@@ -6,7 +6,7 @@ compiled and Triton is not imported: `driver` loads and starts binaries through 
 many.
 """
 
-from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side, warm
 from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, restored_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
@@ -24,4 +24,5 @@ __all__ = [
     "class_of",
     "restored_gpu",
     "side_by_side",
+    "warm",
 ]

@@ -149,6 +149,12 @@ def assemble(job: Job, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
     return made
 
 
+def warm(target: Target) -> None:
+    """Starts the process that compiles for `target` ahead of the first kernel: it imports Triton meanwhile."""
+    with suppress(OSError):  # the first kernel's error says so
+        processes.warm(target.kind, target.arch)
+
+
 class Assembling:
     """A task that was begun ahead; while nobody holds it, it need not be done."""
 
@@ -224,7 +230,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
                 failed.append(error)
 
-    # Threads only wait here: what compiles is a process of its own for each.
+    # Threads only wait here: each kernel is compiled in a process of its own.
     count = max(1, min(workers or processors(), len(tasks)))
     threads = [threading.Thread(target=work, name=f"weft assembly {i}", daemon=True) for i in range(count)]
     for thread in threads:
@@ -235,8 +241,6 @@ def side_by_side(tasks: Sequence[Callable[[], T]], workers: int | None = None) -
     except BaseException as error:  # an interrupt: no thread begins another task
         failed.append(error)
         raise
-    if not _ahead.threads:
-        processes.retire(keep=1)
     if failed:
         raise failed[0]
     return [found[number] for number in range(len(tasks))]

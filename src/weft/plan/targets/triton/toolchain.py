@@ -22,7 +22,7 @@ from weft.plan.targets.triton.build import printed
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import started, tuned
-from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu
+from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu, warm
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
 from weft.schedule import Schedule, kernels
@@ -74,6 +74,10 @@ class TritonGpu(Toolchain):
 
     def environment(self) -> dict[str, str]:
         return gpu_parts(self.target)
+
+    def warm(self) -> None:
+        if not interpreted.is_asked_for():
+            warm(self.target)
 
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
