@@ -45,6 +45,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "the last": (lambda x, i: x[..., i], (X, ROWS - 6 * (ROWS > 3))),
     "pairs": (lambda x, i, j: x[i, j], (X, ROWS, ENDS)),
     "pairs apart": (lambda x, i, j: x[i, :, j], (X, ROWS, ROWS % 6)),
+    "pairs apart, behind others": (lambda x, i, j: x[:, i, :, j], (torch.randn(3, 7, 4, 6), ROWS, ROWS % 6)),
     "a table of pairs": (lambda x, i, j: x[:, i, j], (X, ENDS, torch.randint(-6, 6, (4, 1)))),
     "all": (lambda x, i, j: x[i, j, i % 6], (X, ROWS, ENDS)),
     "a diagonal": (lambda x: x[torch.arange(6), :, torch.arange(6)], (X,)),

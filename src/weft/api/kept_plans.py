@@ -23,7 +23,7 @@ from weft.api.save import FORMS, SavedKernel, kernel_of
 from weft.capture import Captured, refused_at_once
 from weft.options import current
 from weft.plan import Kernel, Plan, Runner, home, measured_before, size_class
-from weft.plan.execute.plan import instead_of, running
+from weft.plan.execute.plan import running
 from weft.plan.execute.runner import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.plan.targets.kept import keep, recalled
@@ -138,8 +138,7 @@ class KeptGraph:
             captured = replace(kept.captured, constants=tuple(map(self._constant, kept.constants)))
         except (AttributeError, TypeError, ValueError, RuntimeError):
             return None
-        instead = instead_of(kept.steps, eager, self.target)
-        run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager, instead)
+        run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager)
         regions = tuple(step.region for step in kept.steps if isinstance(step, RegionStep))
         rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes
         made = Plan(captured, kept.program, regions, captured.fallbacks, run, *rest, trace=kept.trace)

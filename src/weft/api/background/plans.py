@@ -21,8 +21,10 @@ from weft.api.save import SavedKernel, restored_kernel, saved_kernel
 from weft.capture import Captured
 from weft.errors import UnsupportedError
 from weft.plan import Kernel, Plan, Runner
-from weft.plan.execute.plan import instead_of, running
+from weft.plan.execute.instead import Instead
+from weft.plan.execute.plan import running
 from weft.plan.execute.runner import PlanStep, RegionStep
+from weft.plan.targets import toolchain
 from weft.target import Target
 from weft.tensor.program import TensorProgram
 
@@ -69,7 +71,7 @@ def unpacked_plan(data: bytes, gm: fx.GraphModule, eager: Runner) -> Plan:
     """
     with io.BytesIO(data) as stream:
         form: PlanForm = _Reader(stream, gm).load()
-    instead = instead_of(form.steps, eager, form.target)
+    instead = Instead(eager) if toolchain(form.target).may_refuse else None
     run = running(form.captured, form.program, form.steps, form.arguments, form.in_place, eager, instead)
     regions = tuple(step.region for step in form.steps if isinstance(step, RegionStep))
     rest = None, form.in_place, form.steps, form.arguments, form.size_class

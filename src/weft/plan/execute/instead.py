@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from weft.errors import CompilerError, LeftToPyTorchWarning, TargetError, UnsupportedError, WrongIndexError
+from weft.errors import CompilerError, LeftToPyTorchWarning, TargetError, UnsupportedError
 from weft.run import stats
 
-REFUSALS = (UnsupportedError, CompilerError, TargetError, WrongIndexError, torch.OutOfMemoryError)
-"""What a call raises when its kernels cannot run: a size that no kernel takes, a binary that cannot be made or loaded, no room; and
-where they have met an index out of range, for which PyTorch has its own error."""
+REFUSALS = (UnsupportedError, CompilerError, TargetError, torch.OutOfMemoryError)
+"""What a call raises when its kernels cannot run: a size that no kernel takes, a binary that cannot be made or loaded, no room."""
 
 _MOST_REFUSED = 256
 _heard = threading.local()
@@ -48,8 +47,6 @@ class Instead:
 
     def note(self, error: Exception, arguments: Sequence[Any], *, raised: bool = False) -> None:
         """Remembers a call that was refused, and says why PyTorch runs it, unless the error is `raised`."""
-        if isinstance(error, WrongIndexError):
-            return
         _hear(type(error))
         if _is_of_the_machine(error):
             self.gone.append(str(error))

@@ -179,7 +179,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
             there.update(stage.results)
         if failed:
             return failed
-        instead = instead_of(steps, eager, known.target)
+        instead = Instead(eager) if toolchain(known.target).may_refuse else None
         run = running(captured, program, steps, len(arguments), in_place, eager, instead)
     except (CompilerError, CacheFolderError, UnknownOptionError):
         raise
@@ -213,13 +213,6 @@ def running(
     once = once_only(captured, program, in_place)
     run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead, once)
     return guarded(captured, run, eager)
-
-
-def instead_of(steps: Sequence[PlanStep], eager: Runner, target: Target) -> Instead | None:
-    """Make what runs calls in PyTorch, `eager`, that kernels refuse when they run; None where they never do."""
-    kernels = (kernel for step in steps if isinstance(step, RegionStep) for kernel in step.region.kernels)
-    refuses = toolchain(target).may_refuse or any(kernel.looks_up for kernel in kernels)
-    return Instead(eager) if refuses else None
 
 
 def _with_library(

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from weft.block.program import BlockProgram, Load
-from weft.block.walk import every
+from weft.block.program import BlockProgram
 from weft.cost import Cost
 from weft.plan.targets.base import Assembly
 from weft.run.launch import Launcher, Made
@@ -61,11 +60,6 @@ class Kernel:
     def sizes(self) -> tuple[str, ...]:
         """Names of spaces of that program whose sizes no tensor read shows."""
         return self.made.signature.passed
-
-    @property
-    def looks_up(self) -> bool:
-        """Tell whether the program reads where integers say, which may be no indices."""
-        return any(isinstance(node, Load) and node.indices for node in every(self.block_program.graph.nodes))
 
     @property
     def from_cache(self) -> bool:
