@@ -363,11 +363,14 @@ class TensorProgram:
     def numbers(self) -> frozenset[str]:
         """Names what is made of numbers, sizes and indices alone, if it is no float or has no axes: a mask above all.
 
-        A table of sines is not among them.
+        A table of sines is not among them, nor what is looked up in, which is to lie in memory.
         """
         found = set[str]()
+        tables = {node.source for node in self.nodes if isinstance(node, Lookup)}
         for node in self.nodes:
             match node:
+                case _ if node.name in tables:
+                    pass
                 case Constant() | Extent() | Iota():
                     found.add(node.name)
                 case Elementwise() | Cast() if found.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
