@@ -12,6 +12,7 @@ from typing import Any
 from testkit.opinfo.campaign import RESULTS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
+from weft.capture.lookups import LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.parts import PARTS
 from weft.capture.picks import PICKS
@@ -37,6 +38,7 @@ _ABOUT = {
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
     "New tensors": "Made where they are read.",
     "Composite": "Recorded as the calls that they consist of, for the arguments for which that is worth it.",
+    "Lookups": "Read where integers say, in the kernel that computes with what is read.",
     "Picks": "Of one place in each row that weft computes: sums of which one term is not 0.",
 }
 
@@ -52,6 +54,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Views and copies": set(VIEWS),
         "New tensors": set(CREATION),
         "Composite": {name.rpartition(".")[0] for name in PARTS},
+        "Lookups": set(LOOKUPS),
         "Picks": {name.rpartition(".")[0] for name in PICKS},
     }
     seen: set[str] = set()
