@@ -239,7 +239,9 @@ def test_what_is_left_to_pytorch(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("index", [torch.rand(11) > 0.5, torch.randint(0, 2, (11,), dtype=torch.uint8)], ids=["bools", "bytes"])
+@pytest.mark.parametrize(
+    "index", [torch.rand(11) > 0.5, torch.randint(0, 2, (11,), dtype=torch.uint8)], ids=["bools", "bytes"]
+)
 def test_masks_are_pytorchs(index: torch.Tensor) -> None:
     x, before = torch.randn(11, 11), weft.stats().kernels
     compiled = weft.compile(lambda x, i: x[i], measure="never")
