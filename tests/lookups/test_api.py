@@ -211,10 +211,21 @@ def test_nothing_and_single_rows(rows: int, count: int) -> None:
 
 
 LEFT: dict[str, tuple[Callable[..., torch.Tensor], torch.Tensor, str]] = {
-    "a mask": (lambda x, i: torch.ops.aten.index.Tensor(x, [i]) + 1, torch.rand(11) > 0.5, ""),
-    "bytes": (lambda x, i: x[i] + 1, torch.randint(0, 2, (11,), dtype=torch.uint8), ""),
-    "sparse": (lambda x, i: torch.nn.functional.embedding(i, x, sparse=True) + 1, torch.tensor([1, 2]), "sparse"),
-    "max_norm": (lambda x, i: torch.nn.functional.embedding(i, x, max_norm=1.0) + 1, torch.tensor([1, 2]), ""),
+    "sparse": (
+        lambda x, i: torch.nn.functional.embedding(i, x, sparse=True) + 1,
+        torch.tensor([1, 2]),
+        "weft does not support its argument sparse",
+    ),
+    "max_norm": (
+        lambda x, i: torch.nn.functional.embedding(i, x, max_norm=1.0) + 1,
+        torch.tensor([1, 2]),
+        "it writes into a part of a tensor",
+    ),
+    "a dimension of size 1": (
+        lambda x, i: x[:, :1][:, i] + 1,
+        torch.tensor([0, 0]),
+        "a dimension of size 1 has one index",
+    ),
 }
 
 
@@ -223,9 +234,20 @@ LEFT: dict[str, tuple[Callable[..., torch.Tensor], torch.Tensor, str]] = {
 def test_what_is_left_to_pytorch(name: str) -> None:
     function, index, reason = LEFT[name]
     x = torch.randn(11, 11)
-    compiled = weft.compile(function)
-    torch.testing.assert_close(compiled(x.clone(), index), function(x.clone(), index))
-    assert reason is not None
+    program = weft.optimize(function, (x.clone(), index))
+    assert [reason in str(each) for each in program.fallbacks] == [True]
+    torch.testing.assert_close(program(x.clone(), index), function(x.clone(), index))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "index", [torch.rand(11) > 0.5, torch.randint(0, 2, (11,), dtype=torch.uint8)], ids=["bools", "bytes"]
+)
+def test_masks_are_pytorchs(index: torch.Tensor) -> None:
+    x, before = torch.randn(11, 11), weft.stats().kernels
+    compiled = weft.compile(lambda x, i: x[i], measure="never")
+    torch.testing.assert_close(compiled(x, index), x[index])
+    assert weft.stats().kernels == before
 
 
 def test_a_saved_program_says_what_is_wrong(tmp_path) -> None:

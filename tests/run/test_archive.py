@@ -145,6 +145,19 @@ def test_an_entry_of_another_key_is_none(place) -> None:
     assert content(two) == dict([second])
 
 
+@pytest.mark.parametrize("created", ["0001-01-01T00:00:00", "yesterday"])
+def test_an_entry_of_a_time_that_no_clock_has_is_passed_over(place, created) -> None:
+    """The next one is taken."""
+    entries: list[tuple[str, bytes]] = []
+    for when in (created, "2026-01-01T00:00:00+00:00"):
+        key = cache_key({"when": when})
+        made = manifests.describe(key, {"kernel.so": b"text"}, {}, {"when": when})
+        entries.append((key, artifacts.packed({**made, "created": when}, {"kernel.so": b"text"})))
+    archive.export(place / "saved", entries)
+    found = archive.take_all(CacheFolder(place / "two"), place / "saved")
+    assert (found.new, found.damaged) == (({"when": "2026-01-01T00:00:00+00:00"},), 1)
+
+
 def test_a_newer_entry_stays(place) -> None:
     two = filled(place / "two", 1)
     ((key, own),) = content(two).items()

@@ -7,13 +7,16 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from weft.errors import CompilerError
+from weft.run import child as forking
 from weft.run import spread as spreading
-from weft.run.child import can_fork, fork
+from weft.run.child import can_fork, ends_well, fork
 from weft.run.spread import spread
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="needs fork and pidfd_open, as Linux has them")
@@ -30,7 +33,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(pid)
         return pid
 
-    monkeypatch.setattr(spreading, "fork", noted)
+    monkeypatch.setattr(forking, "fork", noted)
     return found
 
 
@@ -96,6 +99,29 @@ def test_without_room_for_children_nothing_is_done(monkeypatch: pytest.MonkeyPat
     def refused() -> int:
         raise OSError("too many processes")
 
-    monkeypatch.setattr(spreading, "fork", refused)
+    monkeypatch.setattr(forking, "fork", refused)
     assert spread([lambda: 1, lambda: 2], 2, 60.0) == [None, None]
     assert spread([], 2, 60.0) == []
+
+
+@pytest.mark.parametrize("how", ["ignored", "reaped"])
+def test_what_waits_for_every_child_takes_no_result_and_leaves_no_descriptor(how: str) -> None:
+    """A server may ignore SIGCHLD, or have a handler that waits for whatever child has ended."""
+
+    def reap(*_: object) -> None:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN if how == "ignored" else reap)
+    try:
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        assert spread([lambda n=n: n for n in range(6)], 3, 60.0) == list(range(6))
+        assert ends_well(lambda: None, 10) is None
+        assert ends_well(lambda: None, 10, lambda: time.sleep(0.1)) is None
+        assert ends_well(lambda: time.sleep(60), 0.1) == "it did not end in 0.1 seconds"
+        with pytest.raises(CompilerError, match="did not come to its end"):
+            ends_well(lambda: 1 / 0, 10)
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -101,8 +101,8 @@ def _has_form(fields: Mapping[str, Any]) -> bool:
         case _:
             return False
     try:
-        datetime.fromisoformat(fields["created"])
-    except ValueError:
+        datetime.fromisoformat(fields["created"]).timestamp()
+    except (ValueError, OverflowError):  # of a year that no clock counts from
         return False
     for name in ("parts", "versions", "files"):
         if not isinstance(fields.get(name), dict):

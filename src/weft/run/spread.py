@@ -10,14 +10,13 @@ import gc
 import os
 import pickle
 import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 
-from weft.run.child import be_the_child, can_fork, fork
+from weft.run.child import Child, begun, can_fork
 
 T = TypeVar("T")
 
@@ -49,39 +48,36 @@ def spread(tasks: Sequence[Callable[[], T]], workers: int, seconds: float) -> li
     tickets, give = os.pipe()
     os.write(give, b"".join(number.to_bytes(_TICKET, "little") for number in range(min(len(tasks), _MOST_TICKETS))))
     os.close(give)
-    children: dict[int, int] = {}  # processes, by what is read of them
+    children: dict[int, Child] = {}  # by what is read of them
     latest = time.monotonic() + seconds
     try:
         for _ in range(min(workers, len(tasks))):
             try:
-                reading, pid = _begun(tasks, tickets)
+                reading, child = _begun(tasks, tickets)
             except OSError:  # too many processes, or too little memory: fewer do it
                 break
-            children[reading] = pid
+            children[reading] = child
         for number, given in _given(tuple(children), latest):
             found[number] = given
     finally:
         os.close(tickets)
-        for reading, pid in children.items():
+        for reading, child in children.items():
             os.close(reading)
-            os.kill(pid, signal.SIGKILL)  # it has ended, or is not waited for
-            os.waitpid(pid, 0)
+            child.end()  # it has ended, or is not waited for
     return found
 
 
-def _begun(tasks: Sequence[Callable[[], object]], tickets: int) -> tuple[int, int]:
-    """Starts a child; returns what it writes to, as a descriptor to read, and its process."""
+def _begun(tasks: Sequence[Callable[[], object]], tickets: int) -> tuple[int, Child]:
+    """Starts a child; returns what it writes to, as a descriptor to read, and the child."""
     reading, writing = os.pipe()
     try:
-        pid = fork()
+        child = begun(lambda: _work(tasks, tickets, writing))
     except OSError:
         os.close(reading)
-        os.close(writing)
         raise
-    if pid == 0:
-        be_the_child(lambda: _work(tasks, tickets, writing))
-    os.close(writing)
-    return reading, pid
+    finally:
+        os.close(writing)
+    return reading, child
 
 
 def _work(tasks: Sequence[Callable[[], object]], tickets: int, writing: int) -> None:
