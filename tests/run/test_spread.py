@@ -11,9 +11,16 @@ import pytest
 import torch
 
 from weft.run.child import can_fork
+from weft.run.gpu import workers
 from weft.run.spread import spread
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="needs fork and pidfd_open, as Linux has them")
+
+
+@pytest.fixture(autouse=True)
+def _childless() -> None:
+    """Ends the one child of this process that other tests may have left: here it is asked whether there is any."""
+    workers.retire()
 
 
 def test_each_task_has_its_own_result_from_several_children() -> None:
