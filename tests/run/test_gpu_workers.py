@@ -156,7 +156,8 @@ def test_the_process_that_forks_has_one_thread(target: str) -> None:
     assert len(list(Path(f"/proc/{serving()}/task").iterdir())) == 1
 
 
-def test_what_a_job_prints_is_reported_with_its_error_alone() -> None:
+def test_what_a_job_prints_is_reported_with_its_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     text = "import os\nprint('printed')\nos.write(1, b'written')\n"
     noisy, quiet = f"{text}raise ValueError('a')\n", "raise ValueError('b')\n"
     jobs = [replace(JOB, text=each) for each in (noisy, quiet)]
