@@ -204,14 +204,33 @@ def test_jobs_at_work_outlive_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_killed_with_the_process_is_a_crash(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    thread, found = in_a_thread(at_work(said, 100.0))
+    """Though what it has started lives on, and has all of its descriptors that can be inherited, as Triton starts ptxas."""
+    said, started = tmp_path / "said", tmp_path / "started"
+    job = at_work(said, 100.0)
+    begin = "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '100'], close_fds=False)\n"
+    begin += f"pathlib.Path({str(started)!r}).write_text(str(child.pid))\n"
+    thread, found = in_a_thread(replace(job, text=begin + job.text))
     assert until(lambda: says(said))
     os.kill(serving(), signal.SIGKILL)
     os.kill(int(said.read_text()), signal.SIGKILL)
-    thread.join()
+    thread.join(20.0)
+    assert lives(int(started.read_text()))
+    os.kill(int(started.read_text()), signal.SIGKILL)
     assert isinstance(found[0], CompilerError)
     assert "Triton crashed with the process that had started it" in found[0].what
+
+
+def test_a_job_ends_whoever_has_copies_of_its_channel(tmp_path: Path) -> None:
+    """A process that C code has forked from this one has them, and does not know."""
+    said = tmp_path / "said"
+    thread, found = in_a_thread(at_work(said, 100.0), 4.0)
+    assert until(lambda: says(said))
+    copies = [os.dup(each.fileno()) for each in workers._sockets]
+    thread.join()
+    assert isinstance(found[0], CompilerError)
+    assert until(lambda: not lives(int(said.read_text())))
+    for each in copies:
+        os.close(each)
 
 
 def test_a_process_without_jobs_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
