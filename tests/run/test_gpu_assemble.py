@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from testkit.run.gpu_kernels import TEXT, TWICE
+from testkit.run.gpu_kernels import H100, JOB, KIND, TEXT
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.run import stats
-from weft.run.gpu import Assembled, Job, assemble, class_of, side_by_side, workers
+from weft.run.gpu import Assembled, Job, assemble, side_by_side, workers
 from weft.run.gpu.assemble import parameters_of
 from weft.target import Target
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
-H100 = Target("cuda", "90")
-KIND = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 3])
-JOB = Job(TEXT, "twice", KIND, H100)
 WIDE = """
 import triton
 import triton.language as tl
@@ -130,14 +127,6 @@ def test_what_triton_cannot_do_is_said() -> None:
         assemble(replace(JOB, warps=3))
     with pytest.raises(TargetError, match="no kernels for hip:gfx900"):
         assemble(replace(JOB, target=Target("hip", "gfx900")))
-
-
-@pytest.fixture
-def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module that stands where Triton is looked for."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "triton").mkdir()
-    return tmp_path / "triton" / "__init__.py"
 
 
 @pytest.mark.parametrize(

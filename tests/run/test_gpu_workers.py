@@ -17,28 +17,23 @@ from pathlib import Path
 
 import pytest
 
-from testkit.run.gpu_kernels import TEXT, TWICE
+from testkit.run.gpu_kernels import H100, JOB, TEXT
 from weft.errors import CompilerError
-from weft.run.gpu import Assembled, Job, assemble, class_of, side_by_side, warm, workers
+from weft.run.gpu import Assembled, Job, assemble, side_by_side, warm, workers
 from weft.target import Target
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
-H100 = Target("cuda", "90")
-JOB = Job(TEXT, "twice", class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 3]), H100)
 # A process that has a job at work, and a forked child that outlives it.
 OWNER = """
 import os, sys, threading, time
+from dataclasses import replace
 from pathlib import Path
+from testkit.run.gpu_kernels import JOB
 from weft.run.gpu import assemble, workers
-from weft.run.gpu.classes import KernelClass
-from weft.target import Target
-from testkit.run.gpu_kernels import TEXT, TWICE
-from weft.run.gpu import Job, class_of
 said = Path(sys.argv[1])
 text = f"import os, pathlib, time\\npathlib.Path({str(said)!r}).write_text(str(os.getpid()))\\ntime.sleep(100)\\n"
-job = Job(text, "twice", class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 3]), Target("cuda", "90"))
-threading.Thread(target=assemble, args=(job,), daemon=True).start()
+threading.Thread(target=assemble, args=(replace(JOB, text=text),), daemon=True).start()
 while not (said.exists() and said.read_text()):
     time.sleep(0.01)
 child = os.fork()
@@ -57,14 +52,6 @@ def _anew() -> Iterator[None]:
     workers.retire()
     yield
     workers.retire()
-
-
-@pytest.fixture
-def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module that stands where Triton is looked for."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "triton").mkdir()
-    return tmp_path / "triton" / "__init__.py"
 
 
 def until(happens: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -95,7 +82,9 @@ def says(said: Path) -> bool:
 
 def at_work(said: Path, seconds: float) -> Job:
     """Makes a job that writes its child's number to `said` and takes so many seconds more."""
-    begin = f"import os, pathlib, time\npathlib.Path({str(said)!r}).write_text(str(os.getpid()))\ntime.sleep({seconds})\n"
+    begin = (
+        f"import os, pathlib, time\npathlib.Path({str(said)!r}).write_text(str(os.getpid()))\ntime.sleep({seconds})\n"
+    )
     return replace(JOB, text=begin + TEXT)
 
 
@@ -126,7 +115,7 @@ def test_all_jobs_have_one_process_that_is_started_ahead() -> None:
 def test_a_process_that_cannot_be_started_ahead_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers.sys, "executable", "/no/such/python")
     warm(H100)
-    with pytest.raises(CompilerError, match="Triton's process could not be started: .*no/such/python"):
+    with pytest.raises(CompilerError, match=r"Triton's process could not be started: .*no/such/python"):
         assemble(JOB)
 
 
@@ -158,7 +147,17 @@ def test_a_crash_ends_one_job(number: signal.Signals, tmp_path: Path) -> None:
     assert serving() == pid
 
 
-def test_what_a_job_prints_is_reported_with_its_error_alone() -> None:
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
+def test_the_process_that_forks_has_one_thread(target: str) -> None:
+    """A forked child of a process with threads may wait for a lock that one of them holds."""
+    job = replace(JOB, target=Target.parse(target))
+    warm(job.target)
+    assert assemble(job).parameters or "hip" in target
+    assert len(list(Path(f"/proc/{serving()}/task").iterdir())) == 1
+
+
+def test_what_a_job_prints_is_reported_with_its_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     text = "import os\nprint('printed')\nos.write(1, b'written')\n"
     noisy, quiet = f"{text}raise ValueError('a')\n", "raise ValueError('b')\n"
     jobs = [replace(JOB, text=each) for each in (noisy, quiet)]
@@ -205,14 +204,33 @@ def test_jobs_at_work_outlive_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_killed_with_the_process_is_a_crash(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    thread, found = in_a_thread(at_work(said, 100.0))
+    """Though what it has started lives on, and has all of its descriptors that can be inherited, as Triton starts ptxas."""
+    said, started = tmp_path / "said", tmp_path / "started"
+    job = at_work(said, 100.0)
+    begin = "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '100'], close_fds=False)\n"
+    begin += f"pathlib.Path({str(started)!r}).write_text(str(child.pid))\n"
+    thread, found = in_a_thread(replace(job, text=begin + job.text))
     assert until(lambda: says(said))
     os.kill(serving(), signal.SIGKILL)
     os.kill(int(said.read_text()), signal.SIGKILL)
-    thread.join()
+    thread.join(20.0)
+    assert lives(int(started.read_text()))
+    os.kill(int(started.read_text()), signal.SIGKILL)
     assert isinstance(found[0], CompilerError)
     assert "Triton crashed with the process that had started it" in found[0].what
+
+
+def test_a_job_ends_whoever_has_copies_of_its_channel(tmp_path: Path) -> None:
+    """A process that C code has forked from this one has them, and does not know."""
+    said = tmp_path / "said"
+    thread, found = in_a_thread(at_work(said, 100.0), 4.0)
+    assert until(lambda: says(said))
+    copies = [os.dup(each.fileno()) for each in workers._sockets]
+    thread.join()
+    assert isinstance(found[0], CompilerError)
+    assert until(lambda: not lives(int(said.read_text())))
+    for each in copies:
+        os.close(each)
 
 
 def test_a_process_without_jobs_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -243,6 +261,7 @@ def test_a_process_ends_with_its_owner(end: str, tmp_path: Path) -> None:
         [sys.executable, "-c", OWNER.replace("END", end), str(tmp_path / "said")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         stdout=subprocess.PIPE,
+        check=False,
         text=True,
         timeout=100,
     )
@@ -314,7 +333,7 @@ def test_a_triton_that_crashes_as_it_is_imported(other_triton: Path) -> None:
 def test_a_process_that_never_begins_is_replaced(other_triton: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_STUCK_SECONDS", 0.5)
     other_triton.write_text("import time\ntime.sleep(100)\n")
-    with pytest.raises(CompilerError, match="had not finished after 0.2 s"):
+    with pytest.raises(CompilerError, match=r"had not finished after 0\.2 s"):
         assemble(JOB, 0.2)
     pid = serving()
     with pytest.raises(CompilerError, match="had not finished after 1 s"):
@@ -328,5 +347,5 @@ def test_a_process_that_never_begins_is_replaced(other_triton: Path, monkeypatch
 def test_a_system_without_room_for_a_child(other_triton: Path) -> None:
     fork = f"import os\ndef fork():\n    raise OSError({errno.EAGAIN}, 'no')\nos.fork = fork\nraise ImportError\n"
     other_triton.write_text(fork)
-    with pytest.raises(CompilerError, match="Triton's process could not be started: .*Resource temporarily"):
+    with pytest.raises(CompilerError, match=r"Triton's process could not be started: .*Resource temporarily"):
         assemble(JOB)

@@ -1,10 +1,11 @@
-"""A small Triton kernel that keeps to the interface of weft.run.gpu, written by hand."""
+"""A small Triton kernel that keeps to the interface of weft.run.gpu, written by hand, and the job that compiles it."""
 
 from __future__ import annotations
 
 from weft.emit.triton import BlockConstant, GridLoop
-from weft.run.gpu import GpuSignature, GpuSource
+from weft.run.gpu import GpuSignature, GpuSource, Job, class_of
 from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
+from weft.target import Target
 from weft.tensor.dtypes import DType
 
 F32 = DType.float32
@@ -40,3 +41,7 @@ TWICE = GpuSignature(
 )
 
 SOURCE = GpuSource(TEXT, TWICE, {"schedule": "grid(m)"})
+
+H100 = Target("cuda", "90")
+KIND = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 3])
+JOB = Job(TEXT, "twice", KIND, H100)
