@@ -122,3 +122,14 @@ def test_what_pytorch_joins(weft, function, reason):
 def test_lengths_that_are_read_at_each_call_are_pytorchs(weft):
     captured = weft.compare(lambda x, y: torch.cat((x, y)) * 2, torch.randn(3, 4), torch.randn(3, 4), dynamic=True)
     assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
+
+
+def test_a_joined_tensor_that_a_call_of_pytorchs_reads_twice(weft):
+    captured = weft.compare(lambda x: torch.atan2(torch.cat((x, x), -1), torch.cat((x, x), -1)), torch.randn(2, 2))
+    assert [each.operation for each in captured.fallbacks] == ["aten.atan2"]
+
+    def twice(x):
+        joined = torch.cat((x, -x), -1)
+        return torch.atan2(joined, joined)
+
+    assert [each.operation for each in weft.compare(twice, torch.randn(2, 2)).fallbacks] == ["aten.atan2"]

@@ -146,7 +146,7 @@ class _Translation:
 
     def _plainer(self, call: Call) -> bool:
         """Makes the last merged dimension of each tensor that `call` reads one axis; False where none has any."""
-        merged = [slot for slot in call.reads() if self.builder.merges(self.values.refs[slot])]
+        merged = [slot for slot in dict.fromkeys(call.reads()) if self.builder.merges(self.values.refs[slot])]
         for slot in merged:
             self.values.refs[slot] = self.values.plainer(self.values.refs[slot], in_order=self.values.copies(call))
         return bool(merged)

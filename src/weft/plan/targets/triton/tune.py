@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -417,11 +418,19 @@ def _timing(program: TensorProgram, example: Example, device: torch.device) -> C
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
-    found = {n: timer.inputs[n].cpu().numpy() for n in deciding((program,))}
-    integers = (n.name for n in program.inputs if not n.dtype.is_float)
-    found |= {n: timer.inputs[n].cpu().numpy() for n in integers if found}
-    sizes = program.sizes(example.sizes)
-    return timer if not found or reads_inside(program, found, sizes) else None
+    return timer if reads_inside(program, _OnHost(timer.inputs), program.sizes(example.sizes)) else None
+
+
+class _OnHost(dict[str, Any]):
+    """Tensors by name as arrays, each brought from the GPU when it is asked for."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def __missing__(self, name: str) -> Any:
+        tensor = self._tensors[name]
+        return (tensor.double() if tensor.is_floating_point() else tensor).cpu().numpy()
 
 
 class CandidateTimer:
