@@ -137,6 +137,11 @@ def test_results_of_one_memory_share_it_and_others_do_not():
     assert copied.all()
 
 
+def name_of(value):
+    """Tell the same in each process of a test run."""
+    return getattr(value, "__name__", str(value))
+
+
 def halves(x, cos, sin):
     n = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., n:], x[..., :n]), -1) * sin
@@ -147,7 +152,7 @@ def pairs(x, cos, sin):
 
 
 @pytest.mark.parametrize(
-    ("turn", "dtype"), [(halves, torch.float32), (halves, torch.bfloat16), (pairs, torch.float32)], ids=str
+    ("turn", "dtype"), [(halves, torch.float32), (halves, torch.bfloat16), (pairs, torch.float32)], ids=name_of
 )
 def test_turned_pairs_are_one_kernel(turn, dtype):
     torch.manual_seed(0)
