@@ -222,7 +222,7 @@ def test_values_that_laws_merge_still_reach_pytorch():
     torch.testing.assert_close(weft.optimize(merged, (x,))(x), merged(x))
 
 
-def test_sizes_of_what_pytorch_made():
+def test_a_reshape_takes_no_call():
     def mean(x):
         return x.reshape(2, 3, 4).mean(-1)
 
@@ -230,7 +230,7 @@ def test_sizes_of_what_pytorch_made():
     program = weft.optimize(mean, (x,))
     torch.testing.assert_close(program(x), mean(x))
     assert program.fallbacks == ()
-    assert "aten.reshape" in dict(program.explain().sections)["views that PyTorch makes, without a copy"]
+    assert "views that PyTorch makes, without a copy" not in dict(program.explain().sections)
     assert len(program.kernels) == 1
 
 
