@@ -31,7 +31,7 @@ from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import begun, side_by_side
 from weft.run.key import cache_key
 from weft.schedule import kernels
-from weft.tensor.program import Input, TensorProgram
+from weft.tensor.program import Input, Lookup, TensorProgram
 from weft.verify.inputs import deciding, reads_inside
 
 
@@ -418,6 +418,8 @@ def _timing(program: TensorProgram, example: Example, device: torch.device) -> C
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
+    if not any(isinstance(node, Lookup) for node in program.nodes):
+        return timer
     return timer if reads_inside(program, _OnHost(timer.inputs), program.sizes(example.sizes)) else None
 
 
