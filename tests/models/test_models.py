@@ -49,4 +49,5 @@ def test_generate_gives_the_tokens_of_eager(cache: str) -> None:
 def test_forward_for_a_gpu_that_is_not_here(name: str) -> None:
     outcome = for_a_gpu(name, "sdpa", torch.bfloat16, "cuda:90", LENGTHS[: 3 if WALK_ALL else 1])
     assert not outcome.wrong
-    assert outcome.kernels >= 10
+    assert outcome.kernels >= 5  # a few for each layer: what is fused more has fewer
+    assert not any("reshape" in left or "embedding" in left for left in outcome.left)
