@@ -89,7 +89,7 @@ def run(tmp_path):
 
 
 def gone(pid: int, seconds: float = 60.0) -> bool:
-    """Whether a process ends in time: one of low priority on a busy machine takes its time."""
+    """Tell whether a process ends in time: one of low priority on a busy machine takes its time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

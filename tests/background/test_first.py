@@ -41,7 +41,7 @@ def operands(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def counted(before, *names: str) -> tuple[int, ...]:
-    """What was counted since."""
+    """Return what was counted since."""
     now = weft.stats()
     return tuple(getattr(now, name) - getattr(before, name) for name in names)
 
@@ -58,7 +58,7 @@ def times_nothing(monkeypatch):
 
 @pytest.fixture
 def requests(monkeypatch) -> list[Pending]:
-    """What is asked for, which nobody answers."""
+    """List what is asked for, which nobody answers."""
     found: list[Pending] = []
     monkeypatch.setattr(QUEUE, "put", found.append)
     return found

@@ -223,7 +223,7 @@ def test_a_reshape_keeps_the_dimensions_that_it_leaves_as_they_are(weft, functio
 
 
 def rearranged(x):
-    """What einops makes of "b (h d) t -> (b h) t d"."""
+    """Rearrange as einops does by "b (h d) t -> (b h) t d"."""
     b, c, t = x.shape
     return x.reshape(b, c // 4, 4, t).permute(0, 1, 3, 2).reshape(-1, t, 4)
 

@@ -170,7 +170,7 @@ def test_compiled_calls_raise_it_too() -> None:
 
 
 def test_an_argument_is_not_written_to_twice() -> None:
-    """Where a kernel meets a wrong index after a write, PyTorch cannot run the graph again."""
+    """Raise where a kernel meets a wrong index after a write: PyTorch cannot run the graph again."""
 
     def function(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         y.add_(1)

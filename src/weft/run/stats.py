@@ -62,7 +62,7 @@ class Stats:
 
     @property
     def in_progress(self) -> int:
-        """How much of what was asked for in the background is not done yet."""
+        """Count what was asked for in the background and is not done yet."""
         return self.asked - self.served - self.failed
 
 

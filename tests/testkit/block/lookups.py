@@ -25,7 +25,7 @@ def table(dtype: DType = F32) -> TensorProgram:
 
 
 def elements(dtype: DType = F32) -> TensorProgram:
-    """Of each row of w the elements that the row of i names, those from the end among them."""
+    """Look up in each row of w the elements that the row of i names, those from the end among them."""
     inputs = (Input("w", (M, V), dtype), Input("i", (M, N), I64))
     wrapped = apply("where", apply("lt", Arg(0), Lit(0)), apply("add", Arg(0), Arg(1)), Arg(0))
     nodes = (

@@ -56,7 +56,7 @@ class Prepared:
 
 
 # Children that choose side by side: with fewer the pieces of a graph are chosen one by one, in the order in which they are needed,
-# and compilers have the other processors. Each holds some 100 MB of its own.
+# and compilers have the other processors.
 _FEWEST_WORKERS, _MOST_WORKERS = 3, 15
 # A selection takes a second at most; where a child does not come back, this process chooses by itself.
 _SPREAD_SECONDS = 60.0
@@ -119,6 +119,7 @@ def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> N
 
 
 def key_parts(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
+    """Lists the parts of the key of a choice in the cache."""
     chain = toolchain(example.target)
     return parts_of(what, program, example, chain.environment(), chain.machine(example.threads))
 

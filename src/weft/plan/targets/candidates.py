@@ -97,7 +97,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What tells it from others of its region: where it comes from, and its schedule."""
+        """Tell it from others of its region: by where it comes from, and its schedule."""
         return f"{self.origin}: {self.schedule}".replace("\n", "; ")
 
 

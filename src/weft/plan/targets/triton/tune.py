@@ -130,7 +130,7 @@ def tuned(
 
 def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
     """Begins to compile what `tuned` will ask for first: the first round, where there is one and nothing is kept of an earlier
-    one; else the likeliest candidate. What is yielded says when a kernel is done.
+    one; else the likeliest candidate. What is yielded is to be held while the kernel is wanted.
     """
     tried = (selection.chosen, *(selection.others or ()))
     if device is not None and _times():
