@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from weft.api.background.requests import QUEUE, Pending
 from weft.cost.machine import Processor
 from weft.plan import Measured, Trial
 from weft.plan.measure import trial
-from weft.plan.measure.clock import Timing
+from weft.plan.measure.clock import Contender, Timing
 from weft.plan.measure.measured import Choice
+from weft.plan.measure.trial import Winner
 from weft.run.cache import CacheFolder
 
 SECONDS = 300.0
@@ -133,9 +135,9 @@ def test_sizes_of_another_magnitude_run_at_once_and_are_timed_there(requests, ti
 def test_where_nobody_can_time_it_a_call_does(requests, monkeypatch) -> None:
     timed: list[int] = []
 
-    def measured(self: Trial, *_: Any) -> Measured:
+    def measured(self: Trial, *_: Any) -> tuple[Measured, Sequence[Contender]]:
         timed.append(len(self.plan.kernels))
-        return Measured(Timing(2.0, 0.0), Timing(1.0, 0.0))
+        return Measured(Timing(2.0, 0.0), Timing(1.0, 0.0)), ()
 
     monkeypatch.setattr(Trial, "measured", measured)
     q, k = operands()
@@ -155,7 +157,7 @@ def test_a_graph_that_cannot_be_sent_is_timed_at_the_call(requests, monkeypatch)
 
     timed: list[Trial] = []
     monkeypatch.setattr(asked, "packed_graph", refuse)
-    monkeypatch.setattr(Trial, "choose", lambda self, _: timed.append(self) or self.plan.run)
+    monkeypatch.setattr(Trial, "choose", lambda self, _: timed.append(self) or Winner(self.plan.run))
     compiled = weft.compile(scaled, compile="first", measure="auto")
     compiled(*operands())
     assert (len(timed), requests) == (1, [])
@@ -171,7 +173,7 @@ def test_what_is_on_no_trial_asks_for_nothing(requests) -> None:
 
 def test_times_that_are_known_are_not_asked_for(requests, monkeypatch) -> None:
     known = Measured(Timing(2.0, 0.0), Timing(1.0, 0.0))
-    monkeypatch.setattr(Trial, "measured", lambda *_: known)
+    monkeypatch.setattr(Trial, "measured", lambda *_: (known, ()))
     q, k = operands()
     weft.compile(scaled, compile="blocking", measure="auto")(q, k)
     before = weft.stats()

@@ -16,6 +16,7 @@ from rich.console import Console
 from weft import __version__
 from weft.api.files import write_json
 from weft.cli import first_calls as first
+from weft.cli import models
 from weft.cli.cache import cache
 from weft.cli.command import NewFile, R, console, reporting
 from weft.cli.doctor import doctor
@@ -30,6 +31,7 @@ from weft.lab.gpu import bench as gpu_bench
 from weft.lab.gpu import peers as gpu_peers
 from weft.lab.gpu.row import RowResult
 from weft.lab.measure import setting, settle
+from weft.lab.whole.measured import ModelResult
 from weft.lab.workloads import cpu as workloads
 from weft.run.compiler import find_compiler
 
@@ -109,12 +111,15 @@ def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
 @click.option(
     "--again", is_flag=True, help="GPU: with --resume, also measure rows again whose result in the file is right."
 )
-@click.option("--first-calls", "first_calls", flag_value="time", help="Measure first calls instead, in new processes.")
+@click.option("--first-calls", "instead", flag_value="time", help="Measure first calls instead, in new processes.")
 @click.option(
     "--first-memory",
-    "first_calls",
+    "instead",
     flag_value="memory",
     help="Measure the most memory of first calls instead, all processes.",
+)
+@click.option(
+    "--models", "instead", flag_value="models", help="Measure whole models on the CPU instead, each in a new process."
 )
 @click.option(
     "--processes",
@@ -131,7 +136,7 @@ def bench(
     only: tuple[str, ...],
     resume: bool,
     device: str | None,
-    first_calls: str | None,
+    instead: str | None,
     processes: int,
     **gpu: Any,
 ) -> None:
@@ -139,15 +144,20 @@ def bench(
 
     Lists what is left to PyTorch. Exits with 1 if a result is wrong. On a GPU, `--resume --seconds 0` only prints the results that
     the file holds. With --first-calls, rows are the benchmark's and small models of the package transformers; exits with 1 if a
-    second process compiles or chooses anything, or with --first-memory if compiling takes over 2 GB beyond eager.
+    second process compiles or chooses anything, or with --first-memory if compiling takes over 2 GB beyond eager. With --models,
+    rows are BERT, GPT-2, Llama and Mixtral in the sizes that people run.
     """
     if resume and out is None:
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if first_calls == "memory":
+    if instead == "models":
+        earlier = _results(out, ModelResult.read) if resume and out is not None and out.exists() else []
+        _exit_where(models.measure(only, 3 if quick else rounds, earlier, out, small=quick))
+        return
+    if instead == "memory":
         _exit_where(first.measure_memory(only, device, out))
         return
-    if first_calls == "time":
+    if instead == "time":
         measured = _results(out, FirstCalls.read) if resume and out is not None and out.exists() else []
         _exit_where(first.measure(only, device, processes, measured, out))
         return

@@ -1,0 +1,40 @@
+"""`weft bench --models`: whole models beside Inductor and eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from weft.api.files import write_json
+from weft.cli.command import console
+from weft.lab.measure import setting
+from weft.lab.whole.measured import ModelResult, measured
+from weft.lab.whole.rows import chosen
+from weft.lab.whole.tables import complaints, line, tables
+
+
+def measure(
+    only: Sequence[str], rounds: int, before: Sequence[ModelResult], out: Path | None, *, small: bool
+) -> list[str]:
+    """Measure the rows that `before` lacks, print all of them, and write them to `out` after each; `small`: of small models.
+
+    Returns:
+        What failed or is not right, a line each.
+
+    Raises:
+        CommandError: no row's name contains one of `only`, or the package transformers is missing.
+    """
+    terminal, here = console(), asdict(setting())
+    found = [*before]
+    known = {each.row for each in before}
+    for row in chosen(only, small=small):
+        if row.name in known:
+            continue
+        found.append(measured(row, rounds))
+        terminal.print(line(found[-1]), markup=False)
+        if out is not None:
+            write_json(out, {"setting": here, "device": "cpu", "results": [asdict(each) for each in found]})
+    for each in tables(found):
+        terminal.print(each)
+    return complaints(found)

@@ -1,0 +1,71 @@
+"""What calls of whole models took, as tables; and what is to be reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from weft.lab.first.tables import mean
+from weft.lab.whole.measured import OWN, PEER, PLAIN, ModelResult
+
+_MOST, _MEAN, _COVERED = 1.03, 0.8, 0.95
+"""What is to be reached: weft by Inductor, a row at most and the geometric mean; kernels' part of the time outside the library."""
+
+
+def line(found: ModelResult) -> str:
+    """Say what a row took."""
+    if found.failed:
+        return f"{found.row}: {found.failed}"
+    own, peer, plain = (found.times[name].median_ms for name in (OWN, PEER, PLAIN))
+    return f"{found.row}: {own:.2f} ms beside Inductor's {peer:.2f} ({own / peer:.2f}) and eager's {plain:.2f} ({own / plain:.2f})"
+
+
+def tables(found: Sequence[ModelResult]) -> tuple[Table, Table]:
+    """Make the tables: each row, and the means."""
+    return _rows(found), _means(found)
+
+
+def complaints(found: Sequence[ModelResult]) -> list[str]:
+    """List what failed, and results that are not right."""
+    failed = [f"{each.row}: {each.failed}" for each in found if each.failed]
+    return failed + [f"{each.row}: {each.wrong}" for each in found if each.wrong]
+
+
+def _rows(found: Sequence[ModelResult]) -> Table:
+    table = Table(
+        *("row", "weft", "Inductor", "eager", "weft/Inductor", "weft/eager", "first call: weft", "Inductor"),
+        *("library", "kernels", "other", "of the rest in kernels", "most of the other"),
+        title="a call of whole models, ms; first calls in seconds; parts of weft's time by the profiler",
+        box=None,
+    )
+    for each in found:
+        if each.failed:
+            table.add_row(each.row, each.failed)
+            continue
+        times = [f"{each.times[name].median_ms:.2f}" for name in (OWN, PEER, PLAIN)]
+        ratios = [f"{each.ratio(peer):.2f}" for peer in (PEER, PLAIN)]
+        first = [f"{each.first[name]:.1f}" for name in (OWN, PEER)]
+        parts = [f"{each.share.get(name, math.nan):.2f}" for name in ("library", "kernels", "other")]
+        most = ", ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in list(each.others.items())[:3])
+        table.add_row(each.row, *times, *ratios, *first, *parts, f"{each.covered:.2f}", most)
+    return table
+
+
+def _means(found: Sequence[ModelResult]) -> Table:
+    table = Table("", "geometric mean", "to be reached", "most", "to be reached", "rows", box=None)
+    for dtype, peer, most, middle in (
+        ("fp32", PEER, _MOST, _MEAN),
+        ("bf16", PEER, _MOST, _MEAN),
+        ("bf16", PLAIN, 1.0, 1.0),
+    ):
+        ratios = [r for e in found if e.row.endswith(dtype) and not math.isnan(r := e.ratio(peer))]
+        if ratios:
+            figures = f"{mean(ratios):.2f}", f"{middle:.2f}", f"{max(ratios):.2f}", f"{most:.2f}", str(len(ratios))
+            table.add_row(f"weft by {peer}, {dtype}", *figures)
+    covered = [each.covered for each in found if not math.isnan(each.covered)]
+    if covered:
+        least = f"{min(covered):.2f} (least)", f"{_COVERED:.2f}"
+        table.add_row("of the time outside the library in kernels", *least, "", "", str(len(covered)))
+    return table
