@@ -48,7 +48,7 @@ def test_a_step_adds_one_token_to_the_cache_and_leaves_its_inputs():
     given = row.inputs(1)
     (length,) = {each.shape[2] for each in given["keys"]}
     assert length != row.inputs(0)["keys"][0].shape[2]
-    call = row.caller(model, model.config)  # pyright: ignore[reportArgumentType]
+    call = row.caller(model, model)
     with torch.no_grad():
         logits, keys, values = call(given)
         again = call(given)
@@ -77,8 +77,8 @@ def test_tables_show_ratios_means_and_what_failed(capsys):
     assert line(found[0]) == "a fp32: 1.00 ms beside Inductor's 2.00 (0.50) and eager's 2.00 (0.50)"
     assert line(found[2]) == "c fp32: it broke"
     assert complaints(found) == ["c fp32: it broke", "b fp32: far off"]
-    each, means = tables(found)
-    assert each.row_count == 3
+    each, parts, means = tables(found)
+    assert each.row_count == parts.row_count == 3
     assert [list(column.cells) for column in means.columns][1] == ["1.00", "0.80 (least)"]
 
 

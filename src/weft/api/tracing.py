@@ -1,12 +1,16 @@
-"""Dynamo's tracing for weft: an integer among several indices stays a run-time number.
+"""Dynamo's tracing for weft: an integer among several indices stays a run-time number, and recurrent layers are calls.
 
 PyTorch's indexing asks a symbolic number among several indices (`x[:, pos]`) for its value, and what is traced is for that value
 alone: another position would be another compile, for good. Where the number is the only index (`x[pos]`), Dynamo itself reads it as
 `torch.select`, which keeps it. For graphs that go to weft, and for no other, numbers among several indices are traced so too.
 
-Dynamo has no public place for that: a method of its `OutputGraph` is wrapped when this module is imported, but only under versions
-of PyTorch whose method is known to be what the wrapper takes it for. Under another one nothing is wrapped: results are the same,
-and such a number is a constant of what is compiled (`weft.api.recompiles` says so, and `weft doctor`).
+Dynamo by default traces no function that uses a layer of `torch.nn.LSTM`, `GRU` or `RNN`: all of it runs in PyTorch, without a
+word. It can (`torch._dynamo.config.allow_rnn`), and such a layer becomes one call of the graph, which weft leaves to PyTorch.
+
+Dynamo has no public place for either: methods of its `OutputGraph` and `VariableBuilder` are wrapped when this module is imported,
+but only under versions of PyTorch whose methods are known to be what the wrappers take them for. Under another one nothing is
+wrapped: results are the same, such a number is a constant of what is compiled (`weft.api.recompiles` says so, and `weft doctor`),
+and functions with recurrent layers run in PyTorch.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
+from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import GlobalStateSource
@@ -120,4 +125,21 @@ def _keep_numbers() -> None:
     cast("Any", OutputGraph).create_proxy = creating
 
 
+def _allow_recurrent() -> None:
+    """Let Dynamo trace functions that use recurrent layers, if its version is known."""
+    if not keeps_numbers():
+        return
+    wrap: Any = builder.VariableBuilder.wrap_module
+
+    @functools.wraps(wrap)
+    def wrapping(self: Any, value: Any) -> Any:
+        if not isinstance(value, torch.nn.RNNBase) or not _is_wefts(self.tx.output.compiler_fn):
+            return wrap(self, value)
+        with cast("Any", config).patch(allow_rnn=True):
+            return wrap(self, value)
+
+    cast("Any", builder.VariableBuilder).wrap_module = wrapping
+
+
 _keep_numbers()
+_allow_recurrent()

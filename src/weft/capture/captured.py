@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
+from weft.capture.library import LIBRARY
 from weft.capture.memory import Effect, Piece
 from weft.capture.recording import Recording
 from weft.errors import Location
@@ -25,6 +26,11 @@ class Fallback:
     operation: str
     reason: str
     location: Location | None = None
+
+    @property
+    def is_by_design(self) -> bool:
+        """Whether a library of PyTorch's runs it best, so that nothing is lost."""
+        return self.operation in LIBRARY
 
     def __iter__(self) -> Iterator[str]:
         """Unpacks as a pair: the operation and the reason."""

@@ -17,6 +17,7 @@ from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.joins import JOINS
+from weft.capture.library import unsupported
 from weft.capture.lookups import LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
@@ -166,7 +167,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(f"{call.packet} is not in weft's table of operations yet")
+            raise UnsupportedError(unsupported(call.packet))
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)
@@ -254,7 +255,7 @@ def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
         return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
     used = [slot for slot in call.results if slot is not None]
     if len(used) != 1:
-        raise UnsupportedError(f"{call.packet} is not in weft's table of operations yet")
+        raise UnsupportedError(unsupported(call.packet))
     return [(used[0], made)]
 
 

@@ -94,7 +94,8 @@ def cast(inputs: Inputs, dtype: torch.dtype, device: str = "cpu") -> Inputs:
 
 def floats(found: Any) -> list[Tensor]:
     """The tensors of floating point among a model's results; caches are none of these."""
-    return [v for v in found.to_tuple() if isinstance(v, Tensor) and v.is_floating_point()]
+    values = [found] if isinstance(found, Tensor) else found.to_tuple()
+    return [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
 
 
 def settled(reference: Any, given: Inputs, dtype: torch.dtype) -> Tensor | float:
@@ -102,7 +103,7 @@ def settled(reference: Any, given: Inputs, dtype: torch.dtype) -> Tensor | float
 
     What lies nearer together than numbers of type `dtype` tell apart, rounding decides, in eager too. 1 where there is no router.
     """
-    if not hasattr(reference.config, "num_local_experts"):
+    if not hasattr(getattr(reference, "config", None), "num_local_experts"):
         return 1.0
     clear = torch.ones(given["input_ids"].shape, dtype=torch.bool)
     for logits in reference(**given, output_router_logits=True).router_logits:

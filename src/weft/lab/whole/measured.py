@@ -107,7 +107,7 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
         PEER: _TORCH.compile(model, backend="inductor"),
         PLAIN: model,
     }
-    calls = {name: row.caller(run, model.config) for name, run in runs.items()}
+    calls = {name: row.caller(run, model) for name, run in runs.items()}
     first = {name: _first(call, row) for name, call in calls.items()}
     times = compare(calls, lambda number: (row.inputs(number),), rounds)
     wrong = _wrong(row, model, calls)
@@ -128,7 +128,7 @@ def _wrong(row: ModelRow, model: Any, calls: Mapping[str, Callable[[Inputs], lis
     reference = copy.deepcopy(model).double()
     if getattr(reference, "_can_set_experts_implementation", lambda: False)():
         reference.set_experts_implementation("eager")  # PyTorch's grouped products take no fp64
-    exact = row.caller(reference, model.config)
+    exact = row.caller(reference, reference)
     given = list(map(row.inputs, range(_DRAWS)))
     own, eager = (Draws([calls[name](each) for each in given]) for name in (OWN, PLAIN))
     wanted = Draws([exact(cast(each, torch.float64)) for each in given])

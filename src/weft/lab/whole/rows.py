@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +19,8 @@ _ATTENTIONS = ("eager", "sdpa")
 """As transformers calls them: attention written out in PyTorch, and `scaled_dot_product_attention`."""
 
 _LENGTHS = 4
+_CACHES = ("cache", "past_key_values")
+"""What transformers calls the cache of keys and values, newer versions first."""
 
 Inputs = dict[str, Any]
 
@@ -66,13 +69,13 @@ class ModelRow:
         """Make what the model is called with on a CPU, by name, other values for each number."""
         return cast(self.call.inputs(number, self.small), self.dtype)
 
-    def caller(self, run: Callable[..., Any], config: Any) -> Callable[[Inputs], list[Tensor]]:
-        """Make the function that calls `run`, the model or a compiled one, and gives its tensors of floating point.
+    def caller(self, run: Callable[..., Any], model: nn.Module) -> Callable[[Inputs], list[Tensor]]:
+        """Make the function that calls `run`, `model` or a compiled one, and gives its tensors of floating point.
 
         A cache is made for each call of what the inputs hold (`keys`, `values`: a tensor a layer): a step of decoding adds to it.
         """
         if self.call.cached:
-            return lambda given: floats(_step(run, config, **given))
+            return lambda given: floats(_step(run, model, **given))
         plain = {} if self.call.build is _bert else {"use_cache": False}
         return lambda given: floats(run(**given, **plain))
 
@@ -80,16 +83,17 @@ class ModelRow:
 def floats(found: Any) -> list[Tensor]:
     """List the tensors of floating point of a model's result, those of a cache among them."""
     values = [v for v in found.to_tuple() if isinstance(v, Tensor)]
-    layers = getattr(getattr(found, "past_key_values", None), "layers", [])
+    layers = next((found[name].layers for name in _CACHES if name in found), [])
     return [v for v in (*values, *(t for e in layers for t in (e.keys, e.values))) if v.is_floating_point()]
 
 
-def _step(run: Callable[..., Any], config: Any, keys: Sequence[Tensor], values: Sequence[Tensor], **given: Any) -> Any:
-    cache = import_module("transformers").DynamicCache(config=config)
+def _step(run: Callable[..., Any], model: Any, keys: Sequence[Tensor], values: Sequence[Tensor], **given: Any) -> Any:
+    cache = import_module("transformers").DynamicCache(config=model.config)
+    name = next(n for n in _CACHES if n in inspect.signature(model.forward).parameters)
     for layer, key, value in zip(cache.layers, keys, values, strict=True):
         layer.dtype, layer.device = key.dtype, key.device
         layer.keys, layer.values, layer.is_initialized = key, value, True
-    return run(**given, past_key_values=cache, use_cache=True)
+    return run(**given, **{name: cache}, use_cache=True)
 
 
 def cast(given: Mapping[str, Any], dtype: torch.dtype) -> Inputs:

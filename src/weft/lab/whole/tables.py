@@ -22,9 +22,9 @@ def line(found: ModelResult) -> str:
     return f"{found.row}: {own:.2f} ms beside Inductor's {peer:.2f} ({own / peer:.2f}) and eager's {plain:.2f} ({own / plain:.2f})"
 
 
-def tables(found: Sequence[ModelResult]) -> tuple[Table, Table]:
-    """Make the tables: each row, and the means."""
-    return _rows(found), _means(found)
+def tables(found: Sequence[ModelResult]) -> tuple[Table, ...]:
+    """Make the tables: times of each row, where weft's goes, and the means."""
+    return _rows(found), _parts(found), _means(found)
 
 
 def complaints(found: Sequence[ModelResult]) -> list[str]:
@@ -36,8 +36,7 @@ def complaints(found: Sequence[ModelResult]) -> list[str]:
 def _rows(found: Sequence[ModelResult]) -> Table:
     table = Table(
         *("row", "weft", "Inductor", "eager", "weft/Inductor", "weft/eager", "first call: weft", "Inductor"),
-        *("library", "kernels", "other", "of the rest in kernels", "most of the other"),
-        title="a call of whole models, ms; first calls in seconds; parts of weft's time by the profiler",
+        title="a call of whole models, ms; first calls in seconds",
         box=None,
     )
     for each in found:
@@ -46,10 +45,20 @@ def _rows(found: Sequence[ModelResult]) -> Table:
             continue
         times = [f"{each.times[name].median_ms:.2f}" for name in (OWN, PEER, PLAIN)]
         ratios = [f"{each.ratio(peer):.2f}" for peer in (PEER, PLAIN)]
-        first = [f"{each.first[name]:.1f}" for name in (OWN, PEER)]
+        table.add_row(each.row, *times, *ratios, *(f"{each.first[name]:.1f}" for name in (OWN, PEER)))
+    return table
+
+
+def _parts(found: Sequence[ModelResult]) -> Table:
+    table = Table(
+        *("row", "library", "kernels", "other", "of the rest in kernels", "most of the other, ms"),
+        title="parts of weft's time, by the profiler",
+        box=None,
+    )
+    for each in found:
         parts = [f"{each.share.get(name, math.nan):.2f}" for name in ("library", "kernels", "other")]
         most = ", ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in list(each.others.items())[:3])
-        table.add_row(each.row, *times, *ratios, *first, *parts, f"{each.covered:.2f}", most)
+        table.add_row(each.row, *parts, f"{each.covered:.2f}", most)
     return table
 
 

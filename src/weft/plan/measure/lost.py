@@ -24,12 +24,14 @@ _LAUNCHES = 10
 def mostly_left(plan: Plan, arguments: Sequence[Any]) -> tuple[Fallback, ...]:
     """Lists what PyTorch runs of a graph that has kernels, the longest first, where that is predicted to take longer than these.
 
+    Nothing is lost where a library runs an operation by design (convolutions, recurrent layers, sorting).
+
     Args:
         plan: with its kernels.
         arguments: example arguments of the graph.
     """
     program = plan.program
-    reasons = {(f.operation, f.location): f for f in plan.fallbacks}
+    reasons = {(f.operation, f.location): f for f in plan.fallbacks if not f.is_by_design}
     if program is None or not plan.kernels or not reasons:
         return ()
     machine = toolchain(plan.kernels[0].target).machine(torch.get_num_threads())

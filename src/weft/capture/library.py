@@ -1,0 +1,25 @@
+"""Operations that a library of PyTorch's runs by design: weft makes no kernels for them, and fuses what lies around them."""
+
+from __future__ import annotations
+
+_CONVOLUTIONS = (
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "convolution",
+)
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_ORDERING = ("sort", "argsort", "msort")
+
+LIBRARY = frozenset(f"aten.{name}" for name in (*_CONVOLUTIONS, *_RECURRENT, *_ORDERING))
+"""By the names of their packets: convolutions, recurrent layers, sorting."""
+
+
+def unsupported(packet: str) -> str:
+    """Say why weft has no kernel for the operations of `packet`, which it knows nothing of."""
+    if packet in LIBRARY:
+        return "PyTorch's library runs it, with weft's kernels around it"
+    return f"{packet} is not in weft's table of operations yet"
