@@ -14,6 +14,7 @@ from weft.errors import CommandError
 from weft.lab.measure import PeerTiming
 from weft.lab.whole import measured as measuring
 from weft.lab.whole.measured import ModelResult
+from weft.lab.whole.memory import most_allocated
 from weft.lab.whole.rows import chosen, rows
 from weft.lab.whole.tables import complaints, line, tables
 from weft.lab.workloads import models
@@ -82,6 +83,14 @@ def test_tables_show_ratios_means_and_what_failed(capsys):
     assert [list(column.cells) for column in means.columns][1] == ["1.00", "0.80 (least)"]
 
 
+def test_memory_is_the_most_at_once():
+    x = torch.ones(1000)
+    assert (
+        2 * 4000 <= most_allocated(lambda: ((x + 1) + 1) + 1) < 2 * 4000 + 100
+    )  # PyTorch makes tensors of the numbers
+    assert most_allocated(lambda: None) == 0
+
+
 def test_what_is_written_is_read_back():
     one = result("a fp32", 1.0, 2.0, share={"library": 1.0}, others={"aten::cat": 0.1})
     assert ModelResult.read(json.loads(json.dumps(measuring.asdict(one)))) == one
@@ -102,6 +111,8 @@ def test_the_command_measures_small_models(tmp_path):
     assert one.times.keys() == {"weft", "Inductor", "eager"}
     assert sum(one.share.values()) == pytest.approx(1)
     assert not one.wrong
+    assert one.peaks.keys() == one.times.keys()
+    assert min(one.peaks.values()) >= 16 * 64 * 4, "the result at the least"
     again = CliRunner().invoke(main, [*arguments, "--json", str(out), "--resume"])
     assert not again.exit_code, again.output
     assert json.loads(out.read_text())["results"] == [measuring.asdict(one)]

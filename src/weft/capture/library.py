@@ -11,7 +11,7 @@ _CONVOLUTIONS = (
     "conv_transpose3d",
     "convolution",
 )
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ORDERING = ("sort", "argsort", "msort")
 
 LIBRARY = frozenset(f"aten.{name}" for name in (*_CONVOLUTIONS, *_RECURRENT, *_ORDERING))

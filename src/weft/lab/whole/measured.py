@@ -20,6 +20,7 @@ from torch import Tensor
 from weft.api.backend import backend
 from weft.lab.first.compared import environment
 from weft.lab.measure import PeerTiming, compare, settle
+from weft.lab.whole.memory import most_allocated
 from weft.lab.whole.rows import Inputs, ModelRow, cast, rows
 from weft.verify.judge import Draws, judge
 
@@ -44,6 +45,7 @@ class ModelResult:
         share: of weft's time, by "library" (products and convolutions), "kernels" (weft's) and "other" (PyTorch's other
             operations).
         others: seconds a call of the operations in "other" that take most, by name.
+        peaks: by compiler, the most bytes of tensors at once beyond those before the call.
         failed: why there are no figures.
     """
 
@@ -53,6 +55,7 @@ class ModelResult:
     wrong: str = ""
     share: Mapping[str, float] = field(default_factory=dict[str, float])
     others: Mapping[str, float] = field(default_factory=dict[str, float])
+    peaks: Mapping[str, int] = field(default_factory=dict[str, int])
     failed: str = ""
 
     def ratio(self, peer: str) -> float:
@@ -112,7 +115,9 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
     times = compare(calls, lambda number: (row.inputs(number),), rounds)
     wrong = _wrong(row, model, calls)
     share, others = _profile(calls[OWN], list(map(row.inputs, range(_PROFILED))))
-    return ModelResult(row.name, times, first, wrong, share, others)
+    given = row.inputs(_PROFILED)
+    peaks = {name: most_allocated(lambda call=call: call(given)) for name, call in calls.items()}
+    return ModelResult(row.name, times, first, wrong, share, others, peaks)
 
 
 def _first(call: Callable[[Inputs], Any], row: ModelRow) -> float:

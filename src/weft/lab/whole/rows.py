@@ -82,9 +82,11 @@ class ModelRow:
 
 def floats(found: Any) -> list[Tensor]:
     """List the tensors of floating point of a model's result, those of a cache among them."""
-    values = [v for v in found.to_tuple() if isinstance(v, Tensor)]
-    layers = next((found[name].layers for name in _CACHES if name in found), [])
-    return [v for v in (*values, *(t for e in layers for t in (e.keys, e.values))) if v.is_floating_point()]
+    values: list[Any] = [*found.to_tuple()]
+    for name in _CACHES:
+        if name in found:
+            values += [tensor for layer in found[name].layers for tensor in (layer.keys, layer.values)]
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
 def _step(run: Callable[..., Any], model: Any, keys: Sequence[Tensor], values: Sequence[Tensor], **given: Any) -> Any:

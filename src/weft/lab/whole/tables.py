@@ -10,6 +10,7 @@ from rich.table import Table
 from weft.lab.first.tables import mean
 from weft.lab.whole.measured import OWN, PEER, PLAIN, ModelResult
 
+_MB = 1e6
 _MOST, _MEAN, _COVERED = 1.03, 0.8, 0.95
 """What is to be reached: weft by Inductor, a row at most and the geometric mean; kernels' part of the time outside the library."""
 
@@ -36,7 +37,8 @@ def complaints(found: Sequence[ModelResult]) -> list[str]:
 def _rows(found: Sequence[ModelResult]) -> Table:
     table = Table(
         *("row", "weft", "Inductor", "eager", "weft/Inductor", "weft/eager", "first call: weft", "Inductor"),
-        title="a call of whole models, ms; first calls in seconds",
+        *("memory: weft", "Inductor", "eager"),
+        title="a call of whole models, ms; first calls in seconds; the most memory of tensors at once, MB",
         box=None,
     )
     for each in found:
@@ -45,7 +47,9 @@ def _rows(found: Sequence[ModelResult]) -> Table:
             continue
         times = [f"{each.times[name].median_ms:.2f}" for name in (OWN, PEER, PLAIN)]
         ratios = [f"{each.ratio(peer):.2f}" for peer in (PEER, PLAIN)]
-        table.add_row(each.row, *times, *ratios, *(f"{each.first[name]:.1f}" for name in (OWN, PEER)))
+        first = [f"{each.first[name]:.1f}" for name in (OWN, PEER)]
+        peaks = [f"{each.peaks[name] / _MB:.1f}" if name in each.peaks else "-" for name in (OWN, PEER, PLAIN)]
+        table.add_row(each.row, *times, *ratios, *first, *peaks)
     return table
 
 

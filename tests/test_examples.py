@@ -1,0 +1,36 @@
+"""Each example runs by itself at small size, says that it is right, and loses nothing that it need not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SAYS = {
+    "attention": ("causal   kernels: 1;", "sink     kernels: 1;"),
+    "generation": ("the same as eager's",),
+    "mixture": ("right;",),
+    "serving": ("PyTorch ran meanwhile: 1", "compiled while serving: 0"),
+    "vision": ("right;", "left to PyTorch: aten.conv2d\n"),
+}
+
+
+def test_each_example_is_in_the_index() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert SAYS.keys() == {path.stem for path in FOLDER.glob("*.py")}
+    assert all(f"({name}.py)" in index for name in SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--small"]
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    assert not done.returncode, done.stderr
+    assert "Warning" not in done.stderr
+    for text in SAYS[name]:
+        assert text in done.stdout
