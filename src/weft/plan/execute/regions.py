@@ -32,6 +32,7 @@ from weft.plan.execute.selections import (
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
+from weft.plan.partition.schemes import Scheme, as_launched, cut_by
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
@@ -58,12 +59,14 @@ class Regions:
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
         constant: the spaces of the graph that are as long at each call as in the example, by name.
+        scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
     """
 
     layouts: Mapping[str, int | None]
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
+    scheme: Scheme | None = None
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
@@ -76,9 +79,17 @@ class Regions:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
         Raises:
+            SchemeError: the scheme is for another program, or not possible.
             RefutedError: the laws changed what is computed.
             VerificationError: it could not be checked that they did not.
         """
+        if self.scheme is not None:
+            stages = cut_by(self.scheme, program)
+            refuted = laws_refuted(written, program)
+            if refuted is not None:
+                raise refuted
+            self.settled([stage for stage in stages if isinstance(stage, Region)])
+            return stages
         plain, brought = unplaced(program)
         parts = key_parts("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
         found = None if current().verify == "always" else recalled(parts, Cut, brought)
@@ -92,7 +103,7 @@ class Regions:
             refuted = laws_refuted(written, program)
             if refuted is not None:
                 raise refuted
-            stages = Cuts(program, self).stages()
+            stages = as_launched(program, Cuts(program, self).stages())
         keep(parts, Cut(stages), brought)
         return stages
 
