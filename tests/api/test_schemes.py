@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 from unittest import mock
 
 import pytest
@@ -26,7 +27,7 @@ def inputs(rows: int = 40) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(shape, generator=numbers) for shape in ((rows, 32), (32, 48), (48, 24)))
 
 
-def not_chosen() -> mock._patch[mock.MagicMock]:
+def not_chosen() -> AbstractContextManager[object]:
     """Fails where weft chooses between cuts."""
     return mock.patch.object(regions, "Cuts", side_effect=AssertionError("cuts are chosen"))
 
@@ -112,7 +113,7 @@ def test_calls_that_a_scheme_leaves_to_pytorch_are_left() -> None:
         weft.optimize(layer, inputs(), scheme="0x0~99")
 
 
-def failing(error: Exception) -> mock._patch[mock.MagicMock]:
+def failing(error: Exception) -> AbstractContextManager[object]:
     """Fails to build what computes with the first matmul, unless PyTorch runs that."""
     built = regions.Regions.built
 

@@ -32,7 +32,7 @@ from weft.plan.execute.selections import (
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
-from weft.plan.partition.schemes import Scheme, as_launched, cut_by
+from weft.plan.partition.schemes import Scheme, cut_by
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
@@ -103,7 +103,7 @@ class Regions:
             refuted = laws_refuted(written, program)
             if refuted is not None:
                 raise refuted
-            stages = as_launched(program, Cuts(program, self).stages())
+            stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), brought)
         return stages
 
