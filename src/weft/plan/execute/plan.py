@@ -11,7 +11,7 @@ import torch
 
 from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
-from weft.errors import CacheFolderError, CompilerError, SchemeError, UnknownOptionError
+from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
@@ -279,7 +279,9 @@ def _region_steps(
     spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
     passed = {name for kernel in region.kernels for name in kernel.sizes}
     sizes = {own.name: found(its, program, values, numbers) for own, its in spaces if own.name in passed}
-    step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes)
+    every = (getattr(node, "location", None) for node in prepared.region.program.nodes)
+    places = tuple(dict.fromkeys(place for place in every if isinstance(place, Location)))
+    step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes, places)
     return [ViewStep(prepared.viewed, prepared.made), step] if prepared.made else [step]
 
 
