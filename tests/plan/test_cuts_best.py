@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, isclose, prod
 from typing import Any
@@ -209,8 +209,11 @@ class Predicted:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2))
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         return False
+
+    def form(self, region: Region) -> frozenset[str]:
+        return frozenset(n.name for n in region.program.nodes)
 
     def settled(self, regions: Sequence[Region]) -> None:
         pass
@@ -332,3 +335,24 @@ def test_the_bound_counts_what_must_be_moved_and_multiplied() -> None:
         moved = 4 * (rows * inner + inner * columns + rows * columns) / machine.levels[-1].bytes_per_second
         worked = 2 * prod(sizes.values()) / machine.matrix_rate(F32)
         assert isclose(least_seconds(program, sizes, machine, cached=False), max(moved, worked))
+
+
+def test_equal_layers_are_looked_at_once_and_cut_alike() -> None:
+    """Three pairs of matmuls, with calls into PyTorch between them."""
+
+    @dataclass
+    class Alike(Invented):
+        """Regions are told apart by what operations they have, in order."""
+
+        def form(self, region: Region) -> Any:
+            return tuple(n.name.rstrip("0123456789") for n in region.program.nodes)
+
+    layer = ["product", "exp", "product"]
+    program = chain([*layer, "call", *layer, "call", *layer])
+    prices = Alike(random.Random(3))
+    stages = Cuts(program, prices).stages()
+    kinds = [[n.name.rstrip("0123456789") for n in s.program.nodes] for s in stages if isinstance(s, Region)]
+    assert len(kinds) % 3 == 0
+    third = len(kinds) // 3
+    assert kinds[:third] == kinds[third : 2 * third] == kinds[2 * third :]
+    assert {name for names in prices.asked for name in names} == {"product0", "exp1", "product2"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isclose
 from types import SimpleNamespace
@@ -89,7 +89,10 @@ class Invented:
     thought_of: list[frozenset[str]] = field(default_factory=list[frozenset[str]])
     none: float = 0.0
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def form(self, region: Region) -> frozenset[str]:
+        return frozenset(n.name for n in region.program.nodes)
+
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         self.thought_of = [frozenset(n.name for n in region.program.nodes) for region in regions]
         return self.at_once
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
@@ -64,8 +64,12 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         """Hears of regions most of which will be asked for; returns whether selections for them were made at once."""
+        ...
+
+    def form(self, region: Region) -> Hashable:
+        """Returns what is equal for regions that differ in names alone, and for all parts of which the same is selected."""
         ...
 
     def settled(self, regions: Sequence[Region]) -> None:
@@ -196,13 +200,41 @@ class _Graph:
         where all of them are found at once.
         """
         found_in, prices = list(stretches(len(self.atoms), self.parts)), self.cuts.prices
-        at_once = prices.foreseen(list(self._thinkable()))
+        at_once = prices.foreseen(self._thinkable())
         found: list[Task] = []
+        known: dict[Hashable, tuple[Subset, ...]] = {}
         for batch in (found_in,) if at_once else ([stretch] for stretch in found_in):
-            stages = [self._stage(part) for first, end in batch for part in self._best_between(first, end)]
+            stages: list[Task] = []
+            for first, end in batch:
+                form = self._form(first, end)
+                if form not in known:
+                    known[form] = self._best_between(first, end)
+                stages += [self._stage(part << first) for part in known[form]]
             prices.settled([stage for stage in stages if isinstance(stage, Region)])
             found += stages
         return tuple(found)
+
+    def _form(self, first: int, end: int) -> Hashable:
+        """Returns what is equal for stretches that are cut alike: layers of a model that differ in names alone."""
+        atoms, places = self.atoms[first:end], range(first, end)
+        stages = [atom.stage for atom in atoms if isinstance(atom.stage, Region)]
+        wholes = [[region for region, _ in self.inside[i]] for i in places]
+        reaching = any(not parts.issubset(places) for i in places for _, parts in self.inside[i])
+        if len(stages) < len(atoms) or reaching:
+            return first, end
+        program, local = self.cuts.program, self.cuts.program.numbers.union(self.cuts.again)
+        whole = united(program, stages, self.cuts.again)
+        number = {node.name: i for i, node in enumerate(whole.program.nodes)}
+        nodes = tuple(tuple(number[n.name] for n in stage.program.nodes) for stage in stages)
+        homes = list(dict.fromkeys(atom.home for atom in atoms))
+        every = list(dict.fromkeys(region for own in wholes for region in own))
+        return (
+            self.cuts.prices.form(whole),
+            nodes,
+            tuple(homes.index(atom.home) for atom in atoms),
+            tuple(tuple(map(every.index, own)) for own in wholes),
+            tuple(node.name in local for node in whole.program.nodes),
+        )
 
     def _thinkable(self) -> Iterator[Region]:
         """Yields the regions that are likely to be asked for, each once: those that leave out one atom of the row at most, and
@@ -216,12 +248,12 @@ class _Graph:
                 yield stage
 
     def _best_between(self, first: int, end: int) -> tuple[Subset, ...]:
-        """Returns the parts of the best cut of one stretch of the row."""
+        """Returns the parts of the best cut of one stretch of the row, counted from its first atom."""
         inner = subset_of(range(first, end))
         waits = Waits(tuple((before & inner) >> first for before in self.waits.before[first:end]))
         bounds = {part >> first: self._bound(part) for part in self.parts if not part & ~inner}
         found, _ = cheapest(waits, bounds, lambda part: self._price(part << first))
-        return tuple(part << first for part in found)
+        return found
 
     def _possible(self, part: Subset) -> bool:
         """Tells whether several atoms may be one region; if not, then no more of them are looked at either."""

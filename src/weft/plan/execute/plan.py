@@ -22,7 +22,7 @@ from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.plan.partition.partition import Region, Task, TorchCall
-from weft.plan.partition.schemes import Scheme, operators, scheme_of, told
+from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.home import gpu_of, home
@@ -155,7 +155,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     cut: list[Region] = []
     try:
         stages = known.stages(captured.program, program)
-        scheme = scheme_of(program, stages, captured.left)
+        scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
@@ -192,7 +192,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
-    return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme.text(len(operators(program))))
+    return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
 
 
 def running(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +32,7 @@ from weft.plan.execute.selections import (
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
-from weft.plan.partition.schemes import Scheme, cut_by
+from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
@@ -107,6 +107,10 @@ class Regions:
         keep(parts, Cut(stages), brought)
         return stages
 
+    def scheme_of(self, program: TensorProgram, stages: Sequence[Task], left: Sequence[int]) -> str:
+        """Writes the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch."""
+        return scheme_of(program, stages, left, self._forms).text(len(operators(program)))
+
     def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str]) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
         self.layouts, self.constant = layouts, constant
@@ -140,7 +144,7 @@ class Regions:
             raise found
         return found
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         """Selects for regions most of which will be asked for, side by side, where there are processors for that; returns
         whether there are.
         """
@@ -223,10 +227,14 @@ class Regions:
             self.device,
         )
 
+    def form(self, region: Region) -> Form:
+        """Returns what is equal for regions that differ in names alone, at examples that do, and are given the same inputs."""
+        given = tuple(n.name in self.layouts for n in region.program.inputs)
+        return form_of(region.program, self.example(region.program), self._forms), given
+
     def _like(self, region: Region) -> Prepared:
         """Returns the first region that differs from `region` in names alone, prepared."""
-        given = tuple(n.name in self.layouts for n in region.program.inputs)
-        as_cut = form_of(region.program, self.example(region.program), self._forms), given
+        as_cut = self.form(region)
         prepared = self._alike.get(as_cut)
         if prepared is None:
             prepared = self._alike[as_cut] = self.prepared(region)

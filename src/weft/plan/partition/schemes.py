@@ -151,20 +151,25 @@ def operators(program: TensorProgram) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-def tag_of(program: TensorProgram) -> str:
+def tag_of(program: TensorProgram, forms: Forms | None = None) -> str:
     """Hash what programs have in common that differ in names alone, of values, axes, spaces and users' lines, and in reasons why
-    PyTorch runs a call.
+    PyTorch runs a call; `forms` knows some of their nodes.
     """
     nodes = tuple(replace(n, reason="") if isinstance(n, Opaque) else n for n in program.nodes)
-    return sha256(repr(Forms().of(replace(program, nodes=nodes))[0]).encode()).hexdigest()[:_TAG]
+    return sha256(repr((forms or Forms()).of(replace(program, nodes=nodes))[0]).encode()).hexdigest()[:_TAG]
 
 
-def scheme_of(program: TensorProgram, stages: Sequence[Task], left: Sequence[int] = ()) -> Scheme:
-    """Return the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch before."""
+def scheme_of(
+    program: TensorProgram, stages: Sequence[Task], left: Sequence[int] = (), forms: Forms | None = None
+) -> Scheme:
+    """Return the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch before.
+
+    `forms` knows some of the program's nodes.
+    """
     of = _kernels_of(program, stages)
     numbers = [of[operator[0].name] for operator in operators(program)]
     kernels = [own[0] if len(own) == 1 else None for own in numbers]
-    return replace(encode(kernels), left=tuple(sorted(left)), tag=tag_of(program))
+    return replace(encode(kernels), left=tuple(sorted(left)), tag=tag_of(program, forms))
 
 
 def _kernels_of(program: TensorProgram, stages: Sequence[Task]) -> dict[str, list[int]]:
