@@ -25,6 +25,7 @@ from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, linear, partition, united
+from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
 from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
 from weft.target import Target
@@ -356,3 +357,14 @@ def test_equal_layers_are_looked_at_once_and_cut_alike() -> None:
     third = len(kinds) // 3
     assert kinds[:third] == kinds[third : 2 * third] == kinds[2 * third :]
     assert {name for names in prices.asked for name in names} == {"product0", "exp1", "product2"}
+
+
+def test_the_code_of_a_cut_for_a_gpu_has_what_kernels_make_again_and_reads_back() -> None:
+    row = next(row for row in ROWS if row.name == "dims-layernorm")
+    inputs = [torch.empty(o.shape, dtype=o.kept or row.dtype) for o in row.example.operands(row.example.full)]
+    program, _ = captured(row.fn, inputs)
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, Target("cuda", "90"))
+    stages = Cuts(program, known).stages()
+    scheme = scheme_of(program, stages)
+    assert scheme.again
+    assert cut_by(Scheme.read(scheme.text(len(operators(program)))), program) == stages
