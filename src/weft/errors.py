@@ -80,6 +80,12 @@ class UnknownOptionError(WeftError, ValueError):
     advice = "correct the option; weft.options lists them all"
 
 
+class SchemeError(UnknownOptionError):
+    """A fusion scheme is not possible, or is for another graph than the one that is compiled. Also an UnknownOptionError."""
+
+    advice = "leave the option scheme out: weft then chooses which operators share a kernel"
+
+
 class TargetError(WeftError, ValueError):
     """The target is unknown, or a program for it was called on a machine without it."""
 

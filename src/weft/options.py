@@ -7,6 +7,7 @@ In order of strength: the innermost `with options(...)`, then the environment, t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -56,6 +57,22 @@ def _read_truth(text: str) -> bool:
             raise ValueError(text)
 
 
+SCHEME = r"0[xX]([0-9a-fA-F]+(?::[0-9a-fA-F]+)*)(?:\+([0-9a-fA-F]+))?(?:~(\d+(?:,\d+)*))?(?:@([0-9a-fA-F]{6}))?"
+"""What a fusion scheme looks like: its words, what is made again, calls left to PyTorch, its tag."""
+
+
+def _is_schemes(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, str) and bool(value.split()) and all(re.fullmatch(SCHEME, each) for each in value.split())
+
+
+_SCHEMES = OptionKind(
+    'a fusion scheme as `explain` prints it, such as "0x00e3", or several with spaces between them',
+    str,
+    _is_schemes,
+    optional=True,
+)
 _YES_NO = OptionKind("true or false", _read_truth, lambda value: isinstance(value, bool))
 _TEXT = OptionKind("text", str, lambda value: value is None or isinstance(value, str), optional=True)
 
@@ -140,6 +157,11 @@ class Options:
         '"running": a chain that rounds by its own scale may round at the scale so far, in one pass; "exact": never',
         in_key=True,
     )
+    scheme: str | None = _option(
+        None,
+        _SCHEMES,
+        "which operators share a kernel, as `explain` prints it; a graph takes the first that is for it; None: weft chooses",
+    )
     log: Literal["none", "info", "debug"] = _option(
         "none", _choice("none", "info", "debug"), "what weft says on standard error"
     )
@@ -172,7 +194,7 @@ class Options:
         """Write stable text for cache keys: the options on which a cached kernel or verdict depends.
 
         That is compiler, threads, verify_trials, dynamic, seed, brgemm, float32_products and rounding. Left out, since an entry
-        is as good under another value of them: cache_dir, verify, judge, measure, compile, effort, tune_seconds, mode,
+        is as good under another value of them: cache_dir, verify, judge, measure, compile, effort, tune_seconds, mode, scheme,
         log, progress, defects, debug_checks.
         """
         in_key = sorted(entry.name for entry in fields(self) if entry.metadata["in_key"])

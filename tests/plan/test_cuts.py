@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -44,8 +44,11 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         return False
+
+    def form(self, region: Region) -> frozenset[str]:
+        return frozenset(n.name for n in region.program.nodes)
 
     def settled(self, regions: Sequence[Region]) -> None:
         pass

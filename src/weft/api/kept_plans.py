@@ -57,6 +57,7 @@ class KeptPlan:
     in_place: frozenset[str]
     arguments: int
     trace: tuple[passes.Step, ...]
+    scheme: str
     constants: tuple[str | TensorText, ...]
     has_library: bool
 
@@ -96,6 +97,7 @@ class KeptGraph:
         chain = toolchain(target)
         machine = repr(chain.machine(options.threads or torch.get_num_threads()))
         own = {"kept": "a graph's plan", "graph": sha256(text.encode()).hexdigest(), "model": machine}
+        own["scheme"] = options.scheme or ""
         return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own})
 
     def plan(self, eager: Runner) -> Plan | None:
@@ -140,8 +142,8 @@ class KeptGraph:
             return None
         run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager)
         regions = tuple(step.region for step in kept.steps if isinstance(step, RegionStep))
-        rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes
-        made = Plan(captured, kept.program, regions, captured.fallbacks, run, *rest, trace=kept.trace)
+        rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes, None
+        made = Plan(captured, kept.program, regions, captured.fallbacks, run, *rest, kept.trace, kept.scheme)
         return made, kept.has_library
 
     def _keep(self, parts: dict[str, str], made: Plan) -> None:
@@ -156,7 +158,7 @@ class KeptGraph:
                 return
             constants.append(name if name is not None else _written(tensor))
         alone = replace(captured, made_by={}, leaving=None, constants=(), recording=None, sizes={})
-        rest = made.in_place, made.arguments, made.trace, tuple(constants), made.with_library is not None
+        rest = made.in_place, made.arguments, made.trace, made.scheme, tuple(constants), made.with_library is not None
         forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, _kernel_written, _unread)}
         with suppress(TypeError):  # a call into PyTorch that has no text
             keep(parts, KeptPlan(alone, made.program, made.steps, *rest), forms=forms)

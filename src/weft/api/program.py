@@ -123,6 +123,11 @@ class Program:
         """Every rewrite: rule, place, program before and after."""
         return Trace(c for p in self.plans if p.trace for c in replayed(p.captured.program, p.trace))
 
+    @property
+    def scheme(self) -> str:
+        """Which operators share a kernel, as the option `scheme` takes it: one code for each graph that has kernels."""
+        return " ".join(p.scheme for p in self.plans if p.scheme)
+
     def explain(self, chip: str | Chip | None = None) -> Report:
         """Tell the whole story as text: captured program, rewrites, block programs, schedule, verdict, fallbacks.
 

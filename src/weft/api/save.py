@@ -58,7 +58,7 @@ from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 from weft.verify import Aspect, Shown, Verdict
 
-_FORMAT = 3
+_FORMAT = 4
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ArithmeticError),
@@ -98,6 +98,7 @@ class SavedProgram:
     in_place: frozenset[str]
     arguments: int
     trace: tuple[passes.Step, ...]
+    scheme: str
     calling: Calling
     constants: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     own: int
@@ -256,6 +257,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
         plan.in_place,
         plan.arguments,
         plan.trace,
+        plan.scheme,
         called,
         constants_of,
         len(captured.constants),
@@ -351,7 +353,9 @@ class _Reader:
         run = running(captured, saved.program, steps, saved.arguments, saved.in_place, _shared_memory)
         regions = tuple(step.region for step in steps if isinstance(step, RegionStep))
         rest = None, saved.in_place, steps, saved.arguments
-        plan = Plan(captured, saved.program, regions, captured.fallbacks, run, *rest, trace=saved.trace)
+        plan = Plan(
+            captured, saved.program, regions, captured.fallbacks, run, *rest, trace=saved.trace, scheme=saved.scheme
+        )
         return Loaded(plan, saved.calling.on(self.device), constants[:split])
 
     def constants(self, saved: SavedProgram) -> tuple[torch.Tensor, ...]:

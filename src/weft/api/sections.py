@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from weft.api.left_out import left_out
-from weft.api.summary import summary, written_lines
+from weft.api.summary import scheme_lines, summary, written_lines
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
@@ -38,6 +38,8 @@ def sections(plan: Plan, chip: Chip | None = None) -> Iterator[Section]:
     lines = written_lines(plan)
     if lines:
         yield Section("your lines, and the regions that compute them", (Prose("\n".join(lines), listing=True),))
+    if plan.scheme:
+        yield _listed("fusion scheme", "\n".join(scheme_lines(plan)))
     if plan.kernels:
         yield Section("roofline", (Picture("roofline", partial(_roofline, plan)),))
     if plan.captured.program is not None:

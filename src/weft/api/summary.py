@@ -7,6 +7,8 @@ from pathlib import Path
 
 from weft.errors import Location
 from weft.plan import CompiledRegion, Plan, measured_before
+from weft.plan.partition.schemes import Scheme, decode, operators, told
+from weft.tensor.program import Opaque
 
 _MOST = 6
 """Regions, and fallbacks, that a summary names one by one."""
@@ -26,6 +28,8 @@ def summary(plan: Plan) -> Iterator[str]:
         predicted = sum(k.cost.predicted_seconds for k in plan.kernels)
         moved = sum(k.cost.bytes_read + k.cost.bytes_written for k in plan.kernels)
         yield f"all kernels: predicted {predicted * 1e3:.3g} ms, {moved:,} bytes moved"
+    if plan.scheme:
+        yield f"fusion scheme: {plan.scheme}"
     measured = measured_before(plan)
     if measured is not None:
         yield f"measured: {measured}"
@@ -80,3 +84,24 @@ def written_lines(plan: Plan) -> list[str]:
     ordered = sorted(found.items(), key=lambda pair: (pair[0].file, pair[0].line))
     names = {place: ", ".join(f"region {n}" for n in numbers) or "PyTorch" for place, numbers in ordered}
     return [f"{place}  ->  {names[place]}" for place in names]
+
+
+def scheme_lines(plan: Plan) -> list[str]:
+    """Say what the fusion scheme of `plan` is, and list its operators with their bits and the kernels that they are in."""
+    assert plan.program is not None
+    row = operators(plan.program)
+    scheme = Scheme.read(plan.scheme)
+    count = len(row)
+    found = [
+        f'{plan.scheme}: the option scheme="{plan.scheme}" gives the same kernels again, and weft does not choose between others',
+        "operators in order; where one kernel ends and the next begins, the first bit changes",
+    ]
+    for place, kernel in enumerate(decode(scheme, count)):
+        bits = "".join(str(word >> (count - 1 - place) & 1) for word in scheme.words)
+        where = "made by each kernel that reads it" if kernel is None else f"kernel {kernel + 1}"
+        if any(isinstance(node, Opaque) for node in row[place]):
+            where = "PyTorch"
+        found.append(f"{bits}  {told(row, place)}: {where}")
+    if scheme.left:
+        found.append(f"calls of the graph that are left to PyTorch, by number: {', '.join(map(str, scheme.left))}")
+    return found

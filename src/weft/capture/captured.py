@@ -236,6 +236,7 @@ class Captured:
         views: calls into PyTorch that only look at elements where they lie: they cost nothing, and are no fallbacks.
         refused: why there is no program.
         made_by: values of the program, and the number of the ATen call that each is a part of.
+        left: the calls, by that number, that PyTorch runs although weft knows them.
         leaving: the same graph captured again, with these calls left to PyTorch, by number, for the reasons given.
         recording: what it was made of, until it is planned.
         sizes: spaces of the program whose sizes follow from the numbers that the graph is called with.
@@ -251,6 +252,7 @@ class Captured:
     views: tuple[Fallback, ...] = ()
     refused: Fallback | None = None
     made_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    left: tuple[int, ...] = ()
     leaving: Callable[[Mapping[int, str]], Captured] | None = None
     constants: tuple[torch.Tensor, ...] = ()
     recording: Recording | None = None

@@ -64,7 +64,7 @@ def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str
     def leaving(more: Mapping[int, str]) -> Captured:
         return translate(recording, names, {**left, **more})
 
-    return replace(captured, leaving=leaving, recording=recording)
+    return replace(captured, left=tuple(sorted(left)), leaving=leaving, recording=recording)
 
 
 class _Translation:

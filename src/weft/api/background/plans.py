@@ -39,6 +39,7 @@ class PlanForm:
     in_place: frozenset[str]
     arguments: int
     size_class: tuple[int, ...]
+    scheme: str
     target: Target
 
 
@@ -52,7 +53,7 @@ def packed_plan(plan: Plan, gm: fx.GraphModule, *, whole: bool) -> bytes:
     assert plan.program is not None
     captured = replace(plan.captured, leaving=None, recording=None, made_by={})
     steps = tuple(map(_slim, plan.steps))
-    rest = plan.in_place, plan.arguments, plan.size_class, plan.kernels[0].target
+    rest = plan.in_place, plan.arguments, plan.size_class, plan.scheme, plan.kernels[0].target
     with io.BytesIO() as stream:
         _Writer(stream, gm, whole=whole).dump(PlanForm(captured, plan.program, steps, *rest))
         return stream.getvalue()
@@ -75,7 +76,7 @@ def unpacked_plan(data: bytes, gm: fx.GraphModule, eager: Runner) -> Plan:
     run = running(form.captured, form.program, form.steps, form.arguments, form.in_place, eager, instead)
     regions = tuple(step.region for step in form.steps if isinstance(step, RegionStep))
     rest = None, form.in_place, form.steps, form.arguments, form.size_class
-    return Plan(form.captured, form.program, regions, form.captured.fallbacks, run, *rest)
+    return Plan(form.captured, form.program, regions, form.captured.fallbacks, run, *rest, scheme=form.scheme)
 
 
 class _Writer(pickle.Pickler):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 from weft.defects import note
-from weft.plan.partition.chain import ChainInterval, cheapest
+from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
 from weft.plan.partition.partition import (
     Region,
     Task,
@@ -17,11 +17,11 @@ from weft.plan.partition.partition import (
     before_matmuls,
     before_reductions,
     between_passes,
-    in_order,
     linear,
     partition,
     united,
 )
+from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
 from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, uses
 
@@ -64,8 +64,12 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         """Hears of regions most of which will be asked for; returns whether selections for them were made at once."""
+        ...
+
+    def form(self, region: Region) -> Hashable:
+        """Returns what is equal for regions that differ in names alone, and for all parts of which the same is selected."""
         ...
 
     def settled(self, regions: Sequence[Region]) -> None:
@@ -112,8 +116,12 @@ class Cuts:
 
     def stages(self) -> tuple[Task, ...]:
         """Returns the stages in order. A kernel may end wherever two atoms meet."""
+        return as_launched(self.program, _Graph(self, self.atoms()).best())
+
+    def atoms(self) -> tuple[Atom, ...]:
+        """Returns what is not cut, in a row, each after those whose values it reads."""
         stages = linear(partition(self.program))
-        return in_order(_Chain(self, [atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i)]).best())
+        return tuple(atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i))
 
     def price(self, region: Region) -> float:
         """Returns the seconds that `region` takes, as they count here; `inf` where it has no kernel."""
@@ -171,159 +179,114 @@ class Cuts:
         return (Atom(region, home, inside),)
 
 
-class _Chain:
-    """The atoms of a graph in a row, and what intervals of the row cost: the connected parts of each, one by one."""
+class _Graph:
+    """The atoms of a graph in a row, and what connected convex parts of it cost."""
 
     def __init__(self, cuts: Cuts, atoms: Sequence[Atom]) -> None:
         self.cuts, self.atoms = cuts, atoms
         maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
-        self.reads = [{maker[v] for v in atom.stage.uses if v in maker} for atom in atoms]
+        self.waits = Waits(tuple(subset_of({maker[v] for v in atom.stage.uses if v in maker}) for atom in atoms))
         wholes: dict[Region, set[int]] = {}
         # For each atom, the regions that it is a part of, each with all the atoms that are.
         self.inside = [[(r, wholes.setdefault(r, set())) for r in atom.inside] for atom in atoms]
         for i, regions in enumerate(self.inside):
             for _, parts in regions:
                 parts.add(i)
-        self.made: dict[tuple[int, ...], Region] = {}
-        self.paying: set[tuple[int, ...]] = set()
+        self.made: dict[Subset, Region] = {}
+        self.parts = [part for parts in convex_parts(self.waits, self._possible) for part in parts]
 
     def best(self) -> tuple[Task, ...]:
-        """Returns the stages of the best cut, in no order. The regions of each link are told as soon as they are found, but where
-        all of them are found at once.
+        """Returns the stages of the best cut, in no order. The regions of each stretch are told as soon as they are found, but
+        where all of them are found at once.
         """
-        links, prices = list(self._links()), self.cuts.prices
-        at_once = prices.foreseen(list(self._thinkable(links)))
+        found_in, prices = list(stretches(len(self.atoms), self.parts)), self.cuts.prices
+        at_once = prices.foreseen(self._thinkable())
         found: list[Task] = []
-        for batch in (links,) if at_once else ([link] for link in links):
-            stages = [stage for first, end in batch for stage in self._best_between(first, end)]
+        known: dict[Hashable, tuple[Subset, ...]] = {}
+        for batch in (found_in,) if at_once else ([stretch] for stretch in found_in):
+            stages: list[Task] = []
+            for first, end in batch:
+                form = self._form(first, end)
+                if form not in known:
+                    known[form] = self._best_between(first, end)
+                stages += [self._stage(part << first) for part in known[form]]
             prices.settled([stage for stage in stages if isinstance(stage, Region)])
             found += stages
         return tuple(found)
 
-    def _thinkable(self, links: Sequence[tuple[int, int]]) -> Iterator[Region]:
-        """Yields the regions that the first round of each link may ask for, each once."""
-        parts = (own for first, end in links for ways in self._intervals(first, end).values() for own in ways)
-        for own in dict.fromkeys(parts):
-            stage = self._stage(own)
-            if isinstance(stage, Region):
-                yield stage
-
-    def _links(self) -> Iterator[tuple[int, int]]:
-        """Yields the links of the chain, (first, end): parts that no interval joins, as calls into PyTorch part them."""
-        first = end = 0
-        for place in range(len(self.atoms)):
-            if place and place >= end:
-                yield first, place
-                first = place
-            end = max([end, *(last + 1 for last, _ in self._grown(place))])
-        yield first, len(self.atoms)
-
-    def _best_between(self, first: int, end: int) -> tuple[Task, ...]:
-        """Returns the stages of the best cut of one link.
-
-        More than one doubtful join in a region is looked at only where a part of it with one less is a region of the best cut.
-        """
-        while True:
-            parts = self._intervals(first, end)
-            bounds = {interval: sum(map(self._bound, own)) for interval, own in parts.items()}
-
-            def price(interval: ChainInterval, parts: dict[ChainInterval, list[tuple[int, ...]]] = parts) -> float:
-                return sum(map(self._price, parts[interval]))
-
-            intervals, _ = cheapest(end - first, bounds, price)
-            chosen = [own for interval in intervals for own in parts[interval]]
-            paying = {own for own in chosen if len(own) > 1 and self.cuts.joins(self._region(own).program)[0]}
-            if paying <= self.paying:
-                return tuple(self._stage(own) for own in sorted(chosen, key=lambda own: own[-1]))
-            self.paying |= paying
-
-    def _intervals(self, begin: int, end: int) -> dict[ChainInterval, list[tuple[int, ...]]]:
-        """Returns the intervals of a link that may be cut off, counted from its begin, with their connected parts; or with
-        one atom of a part by itself.
-        """
-        found: dict[ChainInterval, list[tuple[int, ...]]] = {}
-        for first in range(begin, end):
-            for place, parts in self._grown(first):
-                grown = next(own for own in parts if own[-1] == place)
-                ways = [parts] if _interleaved(parts) else []
-                ways += [[*(own for own in parts if own != grown), *pair] for pair in self._one_apart(grown)]
-                for number, way in enumerate(ways):
-                    if all(map(self._looked_at, way)):
-                        found[first - begin, place + 1 - begin, number] = way
-        return found
-
-    def _grown(self, first: int) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-        """Yields the intervals that begin with atom `first`, shortest first: the last atom of each, and its connected parts."""
-        parts: list[tuple[int, ...]] = []
-        for place in range(first, len(self.atoms)):
-            touching = [own for own in parts if not self.reads[place].isdisjoint(own)]
-            grown = tuple(sorted((place, *(i for own in touching for i in own))))
-            if not self._possible(first, place, grown):
-                return
-            parts = [*(own for own in parts if own not in touching), grown]
-            yield place, parts
-
-    def _one_apart(self, own: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yields `own` in two: one atom between others in the row that can run before or after the rest, and the rest,
-        still connected.
-        """
-        for place in own[1:-1]:
-            rest = tuple(i for i in own if i != place)
-            before, after = not self.reads[place].isdisjoint(rest), any(place in self.reads[i] for i in rest)
-            if not (before and after) and self._connected(rest):
-                yield (place,), rest
-
-    def _connected(self, own: tuple[int, ...]) -> bool:
-        parts: list[set[int]] = []
-        for place in own:
-            touching = [part for part in parts if not self.reads[place].isdisjoint(part)]
-            parts = [*(part for part in parts if part not in touching), {place}.union(*touching)]
-        return len(parts) == 1
-
-    def _possible(self, first: int, last: int, own: tuple[int, ...]) -> bool:
-        """Tells whether the atoms `own` of an interval may be one region; if not, then no larger interval is looked at either."""
-        joined = [self.atoms[i].stage for i in own] if len(own) > 1 else []
-        if any(isinstance(stage, TorchCall) or stage.looks for stage in joined):
-            return False
-        made = {name for stage in joined for name in stage.results}
-        if any(
-            n.source in made for s in joined if isinstance(s, Region) for n in s.program.nodes if isinstance(n, Lookup)
-        ):
-            return False  # what is looked up in is in memory before
-        if len({atom.home for atom in self.atoms[first : last + 1]}) == 1:
-            return True
-        stages = [atom.stage for atom in self.atoms[first : last + 1]]
-        nodes = sum(len(stage.program.nodes) for stage in stages if isinstance(stage, Region))
-        regions = (self.atoms[i].stage for i in own)
-        matmuls = sum(isinstance(n, Contraction) for r in regions if isinstance(r, Region) for n in r.program.nodes)
-        return nodes <= _MOST_NODES and matmuls <= _MOST_CONTRACTIONS
-
-    def _looked_at(self, own: tuple[int, ...]) -> bool:
-        if len(own) == 1:
-            return True
-        doubtful = self.cuts.joins(self._region(own).program)[0]
-        return doubtful < 2 or any(
-            set(part) < set(own) and self.cuts.joins(self._region(part).program)[0] == doubtful - 1
-            for part in self.paying
+    def _form(self, first: int, end: int) -> Hashable:
+        """Returns what is equal for stretches that are cut alike: layers of a model that differ in names alone."""
+        atoms, places = self.atoms[first:end], range(first, end)
+        stages = [atom.stage for atom in atoms if isinstance(atom.stage, Region)]
+        wholes = [[region for region, _ in self.inside[i]] for i in places]
+        reaching = any(not parts.issubset(places) for i in places for _, parts in self.inside[i])
+        if len(stages) < len(atoms) or reaching:
+            return first, end
+        program, local = self.cuts.program, self.cuts.program.numbers.union(self.cuts.again)
+        whole = united(program, stages, self.cuts.again)
+        number = {node.name: i for i, node in enumerate(whole.program.nodes)}
+        nodes = tuple(tuple(number[n.name] for n in stage.program.nodes) for stage in stages)
+        homes = list(dict.fromkeys(atom.home for atom in atoms))
+        every = list(dict.fromkeys(region for own in wholes for region in own))
+        return (
+            self.cuts.prices.form(whole),
+            nodes,
+            tuple(homes.index(atom.home) for atom in atoms),
+            tuple(tuple(map(every.index, own)) for own in wholes),
+            tuple(node.name in local for node in whole.program.nodes),
         )
 
-    def _region(self, own: tuple[int, ...]) -> Region:
-        if own not in self.made:
-            stages = [self.atoms[i].stage for i in own]
-            self.made[own] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)], self.cuts.again)
-        return self.made[own]
+    def _thinkable(self) -> Iterator[Region]:
+        """Yields the regions that are likely to be asked for, each once: those that leave out one atom of the row at most, and
+        that have one doubtful join at most.
+        """
+        for part in self.parts:
+            first = elements(part)[0]
+            stage = self._stage(part)
+            near = part.bit_length() - first - part.bit_count() <= 1
+            if near and isinstance(stage, Region) and self.cuts.joins(stage.program)[0] < 2:
+                yield stage
 
-    def _stage(self, own: tuple[int, ...]) -> Task:
-        stage = self.atoms[own[0]].stage
-        return stage if isinstance(stage, TorchCall) else self._region(own)
+    def _best_between(self, first: int, end: int) -> tuple[Subset, ...]:
+        """Returns the parts of the best cut of one stretch of the row, counted from its first atom."""
+        inner = subset_of(range(first, end))
+        waits = Waits(tuple((before & inner) >> first for before in self.waits.before[first:end]))
+        bounds = {part >> first: self._bound(part) for part in self.parts if not part & ~inner}
+        found, _ = cheapest(waits, bounds, lambda part: self._price(part << first))
+        return found
 
-    def _bound(self, own: tuple[int, ...]) -> float:
-        stage = self._stage(own)
+    def _possible(self, part: Subset) -> bool:
+        """Tells whether several atoms may be one region; if not, then no more of them are looked at either."""
+        atoms = [self.atoms[i] for i in elements(part)]
+        stages = [atom.stage for atom in atoms if isinstance(atom.stage, Region) and not atom.stage.looks]
+        if len(stages) < len(atoms):
+            return False
+        made = {name for stage in stages for name in stage.results}
+        if any(n.source in made for stage in stages for n in stage.program.nodes if isinstance(n, Lookup)):
+            return False  # what is looked up in is in memory before
+        if len({atom.home for atom in atoms}) == 1:
+            return True
+        nodes = sum(len(stage.program.nodes) for stage in stages)
+        matmuls = sum(isinstance(n, Contraction) for stage in stages for n in stage.program.nodes)
+        return nodes <= _MOST_NODES and matmuls <= _MOST_CONTRACTIONS
+
+    def _region(self, part: Subset) -> Region:
+        if part not in self.made:
+            stages = [self.atoms[i].stage for i in elements(part)]
+            self.made[part] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)], self.cuts.again)
+        return self.made[part]
+
+    def _stage(self, part: Subset) -> Task:
+        stage = self.atoms[elements(part)[0]].stage
+        return stage if isinstance(stage, TorchCall) else self._region(part)
+
+    def _bound(self, part: Subset) -> float:
+        stage = self._stage(part)
         found = 0.0 if isinstance(stage, TorchCall) else self.cuts.bound(stage)
-        return min(found, _NONE) if len(own) == 1 else found
+        return min(found, _NONE) if part.bit_count() == 1 else found
 
-    def _price(self, own: tuple[int, ...]) -> float:
-        stage = self._stage(own)
+    def _price(self, part: Subset) -> float:
+        stage, own = self._stage(part), elements(part)
         if isinstance(stage, TorchCall):
             return 0.0
         cut = [region for i in own for region, parts in self.inside[i] if not parts.issubset(own)]
@@ -332,17 +295,6 @@ class _Chain:
             return inf
         found = self.cuts.price(stage) / (1 - _CLEARLY if whole else 1)
         return min(found, _NONE) if len(own) == 1 else found
-
-
-def _interleaved(parts: Sequence[tuple[int, ...]]) -> bool:
-    """Tells whether no cut of the interval leaves all its connected parts whole; else two shorter intervals say the same."""
-    ends = sorted((own[0], own[-1]) for own in parts)
-    reach = ends[0][1]
-    for first, last in ends[1:]:
-        if first > reach:
-            return False
-        reach = max(reach, last)
-    return True
 
 
 def joins(program: TensorProgram) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from math import inf
 from weft.capture import Captured
 from weft.errors import WeftError
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
-from weft.plan.partition.chain import ChainInterval, cheapest
+from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, subset_of
 from weft.plan.partition.partition import Region, taken_apart, united
 from weft.tensor.program import Node, TensorProgram, uses
 
@@ -49,28 +49,29 @@ def for_the_library(captured: Captured, program: TensorProgram, regions: Sequenc
 
 
 def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> list[int]:
-    """Returns the calls that the library runs in the best cut of `parts`, one after the other."""
-    joined: dict[ChainInterval, Region] = {}
-    for first in range(len(parts)):
-        for end in range(first + 1, len(parts) + 1):
-            own = [part.region for part in parts[first:end]]
-            if _connected(own):
-                joined[first, end] = united(program, own)
+    """Returns the calls that the library runs in the best cut of `parts`."""
+    maker = {name: i for i, each in enumerate(parts) for name in each.region.results}
+    waits = Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in parts))
+    every = [part for own in convex_parts(waits, lambda _: True) for part in own]
+    joined = {part: united(program, [parts[i].region for i in elements(part)]) for part in every}
 
-    def is_call(interval: ChainInterval) -> bool:
-        return interval[1] == interval[0] + 1 and parts[interval[0]].call is not None
+    def call_of_part(part: Subset) -> int | None:
+        return parts[elements(part)[0]].call if part.bit_count() == 1 else None
 
-    def price(interval: ChainInterval) -> float:
-        if is_call(interval):
-            return bounds[interval]
+    def price(part: Subset) -> float:
+        if call_of_part(part) is not None:
+            return bounds[part]
         try:
-            return known.selection(joined[interval]).work_seconds
+            return known.selection(joined[part]).work_seconds
         except WeftError:  # no kernel for this part alone
             return inf
 
-    bounds = {i: known.least(region) * (_OF_FLOOR if is_call(i) else 1.0) for i, region in joined.items()}
-    best, _ = cheapest(len(parts), bounds, price)
-    return [call for i in best if is_call(i) and (call := parts[i[0]].call) is not None]
+    bounds = {
+        part: known.least(region) * (1.0 if call_of_part(part) is None else _OF_FLOOR)
+        for part, region in joined.items()
+    }
+    best, _ = cheapest(waits, bounds, price)
+    return [call for part in best if (call := call_of_part(part)) is not None]
 
 
 def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:
@@ -103,18 +104,3 @@ def _leading_to(nodes: Sequence[Node], names: set[str]) -> set[str]:
         if node.name in found:
             found.update(uses(node))
     return found.intersection(n.name for n in nodes)
-
-
-def _connected(regions: Sequence[Region]) -> bool:
-    """Tells whether what each of `regions` makes or reads of the others, directly or through others, makes them one."""
-    groups: list[tuple[set[str], set[str]]] = []  # what is read and what is made by regions that are connected
-    for region in regions:
-        used, made = set(region.uses), set(region.results)
-        apart: list[tuple[set[str], set[str]]] = []
-        for group in groups:
-            if used.isdisjoint(group[1]) and made.isdisjoint(group[0]):
-                apart.append(group)
-            else:
-                used, made = used | group[0], made | group[1]
-        groups = [*apart, (used, made)]
-    return len(groups) == 1

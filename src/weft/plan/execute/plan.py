@@ -9,24 +9,20 @@ from typing import Any
 
 import torch
 
-from weft.capture import (
-    Captured,
-    Fallback,
-    FromProgram,
-    RuntimeNumber,
-    without_units,
-)
+from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
-from weft.errors import CacheFolderError, CompilerError, UnknownOptionError
-from weft.pipeline import GRAPH
+from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import Instead
+from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
+from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
 from weft.plan.partition.partition import Region, Task, TorchCall
+from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.home import gpu_of, home
@@ -35,7 +31,6 @@ from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor import passes
 from weft.tensor.axes import Space
-from weft.tensor.passes import Rewritten, Setting
 from weft.tensor.program import Opaque, TensorProgram
 
 _FASTER_ALONE = "PyTorch's library was measured to be faster"
@@ -59,6 +54,7 @@ class Plan:
         size_class: the magnitudes of the tensors among the example arguments.
         device: the GPU that they live on, if they do.
         trace: the rewrites from the captured program to the regions', each region's beginning with the step that takes it.
+        scheme: which operators share a kernel, as the option `scheme` takes it; empty where PyTorch runs all.
     """
 
     captured: Captured
@@ -73,6 +69,7 @@ class Plan:
     size_class: tuple[int, ...] = ()
     device: torch.device | None = None
     trace: tuple[passes.Step, ...] = ()
+    scheme: str = ""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -97,6 +94,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
     Raises:
         CompilerError: there is no working compiler.
         TargetError: weft has no kernels for where the arguments live, or runs none there.
+        SchemeError: the option `scheme` is for other graphs, or asks for kernels that cannot be.
         Everything else that weft cannot do runs in PyTorch, with its reason.
     """
     if captured.program is None:
@@ -106,7 +104,8 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
     if target is None:
         toolchain(place).demand_running()
     target = target or place
-    known = Regions({}, target, gpu_of(arguments) if target == place else None)
+    captured, scheme = as_asked(captured, target)
+    known = Regions({}, target, gpu_of(arguments) if target == place else None, scheme=scheme)
     with shown():
         while True:
             made = _attempt(captured, arguments, eager, known)
@@ -145,7 +144,7 @@ def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
 def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
     """Make the plan, or return the calls that PyTorch must run in another attempt, by number, and why, if a region failed."""
     assert captured.program is not None
-    made = Rewritten(captured.program).under(GRAPH, _setting(captured, known.target))
+    made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
     layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
@@ -156,6 +155,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     cut: list[Region] = []
     try:
         stages = known.stages(captured.program, program)
+        scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
@@ -174,7 +174,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     cut.append(stage)
                 except Exception as error:  # noqa: BLE001 - whatever it is, this region alone goes to PyTorch
                     note(error)
-                    failed |= _left_to_pytorch(captured, stage, error)
+                    failed |= _left_to_pytorch(captured, program, stage, error, known.scheme)
                 tell(RegionDone(number, count))
             there.update(stage.results)
         if failed:
@@ -186,14 +186,13 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    matmuls = captured.leaving is not None and any(lone_matmuls(captured, region) for region in cut)
-    fresh = Regions(
-        known.layouts, known.target, constant=known.constant
-    )  # without all that is not needed once this is built
+    free = captured.leaving is not None and known.scheme is None
+    matmuls = free and any(lone_matmuls(captured, region) for region in cut)
+    fresh = Regions(known.layouts, known.target, constant=known.constant)  # without what is not needed any more
     with_library = functools.partial(_with_library, captured, program, cut, fresh) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
-    return Plan(captured, program, *rest, trace=tuple(trace))
+    return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
 
 
 def running(
@@ -223,23 +222,34 @@ def _with_library(
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
-def _setting(captured: Captured, target: Target) -> Setting:
-    """Return what the passes on `captured` depend on: the target's units, and eager's order of results in memory."""
-    ordered = (r for r in captured.results if isinstance(r, FromProgram))
-    orders = tuple((r.index, r.order) for r in ordered if r.order is not None)
-    return replace(toolchain(target).setting(), orders=orders)
+def _refused(scheme: Scheme, program: TensorProgram, region: Region, error: Exception) -> SchemeError:
+    """Say that a kernel which `scheme` asks for cannot be, for the reason `error`."""
+    row, own = operators(program), {n.name for n in region.program.nodes}
+    places = [i for i, operator in enumerate(row) if operator[0].name in own]
+    said = ", ".join(told(row, i) for i in places)
+    where = next((p for i in places if (p := getattr(row[i][0], "location", None)) is not None), None)
+    return SchemeError(
+        f"the fusion scheme {scheme.text(len(row))} asks for a kernel that weft cannot make: {said}: {reason_of(error)}",
+        where=where,
+        todo="end a kernel somewhere between these operators: give those before and those after it different bits",
+    )
 
 
-def _left_to_pytorch(captured: Captured, region: Region, error: Exception) -> dict[int, str]:
-    """Return the calls to leave to PyTorch since `region` failed, and why.
+def _left_to_pytorch(
+    captured: Captured, program: TensorProgram, region: Region, error: Exception, scheme: Scheme | None
+) -> dict[int, str]:
+    """Return the calls to leave to PyTorch since `region` of `program` failed, and why.
 
     Raises:
         CompilerError, CacheFolderError, UnknownOptionError: it is not the region's fault.
+        SchemeError: a `scheme` asks for it.
         Exception: `error` itself, where there is no call to leave.
     """
     theirs = isinstance(error, CompilerError) and (error.kernel or (error.command and compiler_works()))
     if isinstance(error, CompilerError | CacheFolderError | UnknownOptionError) and not theirs:
         raise error
+    if scheme is not None:
+        raise _refused(scheme, program, region, error) from error
     calls = calls_of(captured, region, error)
     if not calls or captured.leaving is None:
         raise error
@@ -269,7 +279,9 @@ def _region_steps(
     spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
     passed = {name for kernel in region.kernels for name in kernel.sizes}
     sizes = {own.name: found(its, program, values, numbers) for own, its in spaces if own.name in passed}
-    step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes)
+    every = (getattr(node, "location", None) for node in prepared.region.program.nodes)
+    places = tuple(dict.fromkeys(place for place in every if isinstance(place, Location)))
+    step = RegionStep(region, tuple((own.name, its.name) for own, its in reads), tuple(writes), sizes, places)
     return [ViewStep(prepared.viewed, prepared.made), step] if prepared.made else [step]
 
 

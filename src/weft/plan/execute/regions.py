@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +32,7 @@ from weft.plan.execute.selections import (
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
+from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
@@ -58,12 +59,14 @@ class Regions:
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
         constant: the spaces of the graph that are as long at each call as in the example, by name.
+        scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
     """
 
     layouts: Mapping[str, int | None]
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
+    scheme: Scheme | None = None
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
@@ -76,9 +79,17 @@ class Regions:
         """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
 
         Raises:
+            SchemeError: the scheme is for another program, or not possible.
             RefutedError: the laws changed what is computed.
             VerificationError: it could not be checked that they did not.
         """
+        if self.scheme is not None:
+            stages = cut_by(self.scheme, program)
+            refuted = laws_refuted(written, program)
+            if refuted is not None:
+                raise refuted
+            self.settled([stage for stage in stages if isinstance(stage, Region)])
+            return stages
         plain, brought = unplaced(program)
         parts = key_parts("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
         found = None if current().verify == "always" else recalled(parts, Cut, brought)
@@ -95,6 +106,10 @@ class Regions:
             stages = Cuts(program, self).stages()
         keep(parts, Cut(stages), brought)
         return stages
+
+    def scheme_of(self, program: TensorProgram, stages: Sequence[Task], left: Sequence[int]) -> str:
+        """Writes the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch."""
+        return scheme_of(program, stages, left, self._forms).text(len(operators(program)))
 
     def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str]) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
@@ -129,7 +144,7 @@ class Regions:
             raise found
         return found
 
-    def foreseen(self, regions: Sequence[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region]) -> bool:
         """Selects for regions most of which will be asked for, side by side, where there are processors for that; returns
         whether there are.
         """
@@ -212,10 +227,14 @@ class Regions:
             self.device,
         )
 
+    def form(self, region: Region) -> Form:
+        """Returns what is equal for regions that differ in names alone, at examples that do, and are given the same inputs."""
+        given = tuple(n.name in self.layouts for n in region.program.inputs)
+        return form_of(region.program, self.example(region.program), self._forms), given
+
     def _like(self, region: Region) -> Prepared:
         """Returns the first region that differs from `region` in names alone, prepared."""
-        given = tuple(n.name in self.layouts for n in region.program.inputs)
-        as_cut = form_of(region.program, self.example(region.program), self._forms), given
+        as_cut = self.form(region)
         prepared = self._alike.get(as_cut)
         if prepared is None:
             prepared = self._alike[as_cut] = self.prepared(region)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
 import torch
+from torch.autograd import profiler
 
 from weft.capture import (
     Captured,
@@ -27,14 +28,17 @@ from weft.capture import (
     with_dims,
 )
 from weft.capture.memory import storage_of
+from weft.errors import Location
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import REFUSALS, Instead
+from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_same, owner
 from weft.plan.execute.nothing import added_up, as_written
+from weft.plan.execute.profiled import Profiled
 from weft.plan.execute.sizes import SizeSource, found
 from weft.tensor.axes import Affine, Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import View
-from weft.tensor.program import Input, Node, Opaque, TensorProgram
+from weft.tensor.program import Input, Opaque, TensorProgram
 
 Runner: TypeAlias = Callable[..., Sequence[Any]]
 """Takes a graph's arguments, gives its outputs."""
@@ -42,6 +46,7 @@ Runner: TypeAlias = Callable[..., Sequence[Any]]
 _WROTE = "wrote = True"
 """A line of a runner after which the graph must not run again: an argument is not as it was."""
 
+_FILE = "<runner of a plan>"
 _VARIABLE = re.compile(r"\bv\d+\b")
 
 
@@ -82,13 +87,14 @@ class ViewStep:
 class RegionStep:
     """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program.
 
-    `sizes`: for each size that a kernel is passed, where it is found.
+    `sizes`: for each size that a kernel is passed, where it is found. `places`: the user's lines that it computes.
     """
 
     region: CompiledRegion
     reads: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str], ...]
     sizes: Mapping[str, SizeSource]
+    places: tuple[Location, ...] = ()
 
 
 PlanStep = CallStep | ViewStep | RegionStep
@@ -137,6 +143,7 @@ class _Text:
     """The function being written.
 
     `names` says how each value of the program is written, `scope` holds the constants, `held` names the graph's own tensors there.
+    `launches` says which of the constants launch kernels: what each is called, and the user's lines.
     """
 
     arguments: list[str]
@@ -144,6 +151,9 @@ class _Text:
     names: dict[str, str] = field(default_factory=dict[str, str])
     lines: list[str] = field(default_factory=list[str])
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
+    launches: dict[str, tuple[str, tuple[Location, ...]]] = field(
+        default_factory=dict[str, "tuple[str, tuple[Location, ...]]"]
+    )
     variables: int = 0
 
     def constant(self, value: Any) -> str:
@@ -208,7 +218,9 @@ class _Text:
             passed = ", ".join([*(own[name] for name in kernel.reads), *sizes])
             taken = _tuple(own[name] for name in kernel.writes)
             otherwise = f" if full else {(None,) * len(kernel.writes)}" if empty else ""
-            self.lines.append(f"{taken} = {self.constant(kernel.launch)}({passed}){otherwise}")
+            launch = self.constant(kernel.launch)
+            self.launches[launch] = kernel.name, step.places
+            self.lines.append(f"{taken} = {launch}({passed}){otherwise}")
         if empty:
             program = step.region.program
             taken = _tuple(own[name] for name in program.outputs)
@@ -309,14 +321,14 @@ class _Text:
         values = program.values()
         found: list[str] = []
         taken: dict[str, int] = {}
-        others = _made_of_the_same(captured, program)
+        others = made_of_the_same(captured, program)
         for result in captured.results:
             match result:
                 case FromProgram(index, order, layout):
                     text = self.output(program, index)
-                    owner = _owner(captured, values, program.outputs[index])
-                    apart = _theirs(captured, program, index) or _seen_since_laws(captured, program, index)
-                    if apart or taken.setdefault(owner, index) != index:
+                    own = owner(captured, values, program.outputs[index])
+                    apart = is_theirs(captured, program, index) or is_seen_since_laws(captured, program, index)
+                    if apart or taken.setdefault(own, index) != index:
                         # Laws made one value of two: a change of one must not show in the other, and a view stays one.
                         text += ".clone()"
                     elif program.outputs[index] in others:
@@ -377,7 +389,18 @@ class _Text:
                 text[0], "    wrote = False", "    try:", *(f"    {line}" for line in text[1:]),
                 "    except Exception as error:", "        mark(error, wrote)", "        raise",
             ]  # fmt: skip
-        exec(compile("\n".join(text), "<runner of a plan>", "exec"), self.scope)  # noqa: S102 - our own text
+        return self.compiled(text)
+
+    def compiled(self, text: Sequence[str]) -> Runner:
+        """Compiles the function, and beside it one that is recorded, for calls while PyTorch's profiler is on."""
+        plain = compile("\n".join(text), _FILE, "exec")
+        if not self.launches:
+            exec(plain, self.scope)  # noqa: S102 - our own text
+            return self.scope["run"]
+        profiled = Profiled(plain, dict(self.scope), self.launches)
+        asked = f"    if profiler._is_profiler_enabled: return profiled(*{_tuple(self.arguments)})"
+        self.scope |= {"profiler": profiler, "profiled": profiled}
+        exec(compile("\n".join((text[0], asked, *text[1:])), _FILE, "exec"), self.scope)  # noqa: S102 - our own text
         return self.scope["run"]
 
 
@@ -410,67 +433,10 @@ def _output_axes(program: TensorProgram, index: int) -> tuple[tuple[Axis, ...], 
     return axes, program.output_dims[index] if program.output_dims else axes
 
 
-def _theirs(captured: Captured, program: TensorProgram, index: int) -> bool:
-    """Tells whether laws replaced an output by a tensor that PyTorch holds or makes, which may lie in an argument's memory."""
-    assert captured.program is not None
-    name = program.outputs[index]
-    return name != captured.program.outputs[index] and isinstance(program.values()[name], Input | Opaque)
-
-
-def _made_of_the_same(captured: Captured, program: TensorProgram) -> dict[str, tuple[str, ...]]:
-    """Maps results of PyTorch's calls to the outputs in whose memory they must not lie: those made of the same values
-    as they are.
-
-    A call that copies in eager (`reshape` of a transpose) may find nothing to do where weft has laid its operand out otherwise.
-    """
-    values = program.values()
-    known = {name: _origins(values, name) for name in program.outputs if values[name].dtype is not DType.unknown}
-    found: dict[str, tuple[str, ...]] = {}
-    for name, own in known.items():
-        node = values[name]
-        if isinstance(node, Opaque) and not captured.calls[node.call].pinned:
-            seen = tuple(other for other in known if other != name and not known[other].isdisjoint(own))
-            found |= {name: seen} if seen else {}
-    return found
-
-
-def _seen_since_laws(captured: Captured, program: TensorProgram, index: int) -> bool:
-    """Tells whether laws made an output, which weft computes, one with a value that PyTorch looks at in another output."""
-    assert captured.program is not None
-    before, now = captured.program.values(), program.values()
-    own = [captured.program.outputs[index], program.outputs[index]]
-    others = [
-        pair
-        for pair in zip(captured.program.outputs, program.outputs, strict=True)
-        if isinstance(now[pair[1]], Opaque) and pair[1] != own[1]
-    ]
-    return any(own[1] in _origins(now, new) and own[0] not in _origins(before, old) for old, new in others)
-
-
-def _origins(values: Mapping[str, Node], name: str) -> set[str]:
-    """Names the value, and what PyTorch's calls made it of."""
-    found, waiting = {name}, [name]
-    while waiting:
-        node = values[waiting.pop()]
-        if isinstance(node, Opaque):
-            new = set(node.uses) - found
-            found |= new
-            waiting += new
-    return found
-
-
 def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns `tensor`, or a copy where it lies in the memory of one of `others`."""
     memory = storage_of(tensor)
     return tensor.clone() if any(storage_of(other) == memory for other in others) else tensor
-
-
-def _owner(captured: Captured, values: Mapping[str, Node], name: str) -> str:
-    """Finds the value whose memory the value `name` is, where weft itself had PyTorch look at that otherwise."""
-    node = values[name]
-    while isinstance(node, Opaque) and captured.calls[node.call].look:
-        node = values[node.uses[0]]
-    return node.name
 
 
 def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -88,6 +88,17 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
 
+def stage_of(program: TensorProgram, members: Collection[Node], again: Collection[str] = ()) -> Task:
+    """Make one stage of `members`, the nodes of a call into PyTorch or operations of a region.
+
+    The values `again`, and what is made of numbers, are made by each region that wants them.
+    """
+    ordered = sorted(members, key=lambda n: program.places[n.name])
+    if any(isinstance(n, Opaque) for n in ordered):
+        return _call(ordered)
+    return _with_local(program, ordered, program.numbers.union(again))
+
+
 def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
     """Join `regions` into one; the values `again` are made by each region that wants them."""
     if len(regions) == 1:
