@@ -30,6 +30,7 @@ from weft.block.program import (
     Load,
     Map,
     Pointwise,
+    Prefix,
     Rank,
     Stacked,
     State,
@@ -57,13 +58,14 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     reads,
     reads_through,
     uses,
 )
-from weft.tensor.scalar import Arg, Convert, Scalar, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, substitute
 
 
 def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
@@ -163,6 +165,8 @@ class _Lowering:
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
+            case Scan():
+                self._scan(node)
             case Ranking():
                 self._ranking(node)
             case Lookup():
@@ -294,6 +298,37 @@ class _Lowering:
             ]
 
         self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+
+    def _scan(self, node: Scan) -> None:
+        """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
+        free = [a for a in self.axes.order(node.axes) if a != node.over]
+        made = {a: self._fresh(a) for a in (*free, node.over)}
+        axis, unit = made[node.over], self.axes.is_unit(node.over)
+        dims = self._dims(made, [a for a in node.axes if a != node.over])
+        carried = _carried(node)
+        scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
+        state = State.of_prefix(scan, dims, carried, "%s")
+        nodes: tuple[BlockNode, ...] = (scan,)
+        if unit:  # one element in each iteration
+            both = Apply(node.monoid.value, (Arg(0), Arg(1)))
+            nodes = (
+                Pointwise(scan.total, both, (scan.acc, scan.arg), dims, carried, node.location),
+                Pointwise(scan.name, Arg(0), (scan.total,), dims, node.dtype, node.location),
+            )
+        source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
+
+        def build(rest: Sequence[Axis], result: str) -> Map:
+            over = rest[0] if rest else node.over
+            feed = Feed("%0", "%0", _access(source, over))
+            body = Graph((), (build(rest[1:], "%t"),) if rest else nodes, ())
+            name, own = made[over].name, None if rest else state
+            return sealed(
+                Map(name, made[over], (feed,), body, (Stacked(result, "%t"),), own, unit=self.axes.is_unit(over))
+            )
+
+        self.nodes.append(rename_node(build(free, node.name), {"%0": node.arg.value}))
+        # The loop is innermost, wherever its axis stands among those of the list.
+        self.lists[node.name] = tuple(made[a] for a in node.axes)
 
     def fold(self, fold: Fold) -> None:
         """Appends the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
@@ -447,6 +482,12 @@ class _Lowering:
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
         return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
+
+
+def _carried(node: Scan) -> DType:
+    """Returns the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
+    wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
+    return DType.float64 if wide else node.dtype.accumulator
 
 
 def _converted(cast: Cast) -> Scalar:

@@ -149,6 +149,28 @@ def _truncated(values: Array, bits: int) -> Array:
     return np.where((whole >= -bound) & (whole < bound), whole, -bound).astype(np.int64)
 
 
+def prefixes(domain: Domain[V], monoid: Monoid, v: V) -> V:
+    """Returns `v`, each element combined by `monoid` with all before it along the last dimension; bools are counted by a sum.
+
+    Of elements that are so many apart, twice as many, and so on: as many steps as the length has digits, of pairs each.
+    """
+
+    def paired(first: Array, second: Array) -> Array:
+        return np.stack((first, second), axis=-1)
+
+    def after(first: Array, rest: Array) -> Array:
+        return np.concatenate((first, rest), axis=-1)
+
+    v = domain.reduce(monoid, domain.lift(at((..., None)), v), [len(domain.shape(v))])
+    size, apart = domain.shape(v)[-1], 1
+    while apart < size:
+        pairs = domain.lift(paired, domain.lift(at((..., slice(0, -apart))), v), domain.lift(at((..., slice(apart, None))), v))
+        combined = domain.reduce(monoid, pairs, [len(domain.shape(v))])
+        v = domain.lift(after, domain.lift(at((..., slice(0, apart))), v), combined)
+        apart *= 2
+    return v
+
+
 def identity(monoid: Monoid, kind: str) -> float | int | bool:
     """Returns the monoid's neutral element for arrays of numpy kind "f", "i" or "b"."""
     if kind == "f" or monoid in (Monoid.sum, Monoid.prod):

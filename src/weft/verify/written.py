@@ -33,6 +33,7 @@ from weft.tensor.program import (
     Node,
     Ranking,
     Reduction,
+    Scan,
     TensorProgram,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, substitute
@@ -73,7 +74,7 @@ def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
 
 def _counts(node: Node) -> bool:
     """Tells whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
-    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction)
+    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction | Scan)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -341,6 +342,8 @@ def _operations(program: TensorProgram) -> frozenset[str]:
                 found |= set(applied(node.expr))
             case Reduction():
                 found.add(f"a {node.monoid.name} over an axis")
+            case Scan():
+                found.add(f"a {node.monoid.name} up to each element of an axis")
             case Ranking():
                 found.add(f"the {node.order} over an axis")
             case Contraction():
