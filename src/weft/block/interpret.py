@@ -43,7 +43,7 @@ from weft.block.size import value
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Array, Domain, at, broadcast, prefixes
+from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg
 
@@ -299,7 +299,7 @@ class _Interpreter(Generic[V]):
     def prefix(self, node: Prefix, values: _Values[V], scope: _Scope) -> tuple[_Item[V], _Item[V]]:
         """Return the two results of a prefix: its elements, and what they all come to."""
         kept = tuple(a for a in node.dims if a != node.over)
-        own = prefixes(self.domain, node.monoid, self.aligned(self.item(values, node.arg), (*kept, node.over)))
+        own = self.domain.prefixes(node.monoid, self.aligned(self.item(values, node.arg), (*kept, node.over)))
         acc = self.item(values, node.acc)
         shape = self.domain.shape(own)
         before = self.domain.lift(broadcast(shape), self.domain.lift(at((..., None)), self.aligned(acc, kept)))

@@ -76,6 +76,10 @@ class Domain(Protocol[V]):
         """
         ...
 
+    def prefixes(self, monoid: Monoid, v: V) -> V:
+        """Combines each element of `v` with all that come before it along the last dimension. Sums of bools count."""
+        ...
+
     def ranked(self, v: V, numbers: V, count: int, order: Order) -> tuple[V, V]:
         """Returns the `count` elements of `v` along its last dimension that come first in `order`, and their `numbers`.
 
@@ -149,11 +153,8 @@ def _truncated(values: Array, bits: int) -> Array:
     return np.where((whole >= -bound) & (whole < bound), whole, -bound).astype(np.int64)
 
 
-def prefixes(domain: Domain[V], monoid: Monoid, v: V) -> V:
-    """Returns `v`, each element combined by `monoid` with all before it along the last dimension; bools are counted by a sum.
-
-    Of elements that are so many apart, twice as many, and so on: as many steps as the length has digits, of pairs each.
-    """
+def by_doubling(domain: Domain[V], monoid: Monoid, v: V) -> V:
+    """Computes `Domain.prefixes` by reductions of pairs: of elements that are one apart, two, four, and so on."""
 
     def paired(first: Array, second: Array) -> Array:
         return np.stack((first, second), axis=-1)
@@ -164,8 +165,8 @@ def prefixes(domain: Domain[V], monoid: Monoid, v: V) -> V:
     v = domain.reduce(monoid, domain.lift(at((..., None)), v), [len(domain.shape(v))])
     size, apart = domain.shape(v)[-1], 1
     while apart < size:
-        pairs = domain.lift(paired, domain.lift(at((..., slice(0, -apart))), v), domain.lift(at((..., slice(apart, None))), v))
-        combined = domain.reduce(monoid, pairs, [len(domain.shape(v))])
+        first, second = (domain.lift(at((..., each)), v) for each in (slice(0, -apart), slice(apart, None)))
+        combined = domain.reduce(monoid, domain.lift(paired, first, second), [len(domain.shape(v))])
         v = domain.lift(after, domain.lift(at((..., slice(0, apart))), v), combined)
         apart *= 2
     return v

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis, Space, present
-from weft.tensor.domain import Array, Domain, at, broadcast, prefixes
+from weft.tensor.domain import Array, Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -209,7 +209,7 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
             result = domain.reduce(node.monoid, argument(node.arg, every), dims)
         case Scan():
             every = (*(a for a in node.axes if a != node.over), node.over)
-            result = aligned(domain, prefixes(domain, node.monoid, argument(node.arg, every)), every, node.axes)
+            result = aligned(domain, domain.prefixes(node.monoid, argument(node.arg, every)), every, node.axes)
         case Reindex():
             result = _reindex(node, values[node.source], sizes, domain)
         case Lookup():

@@ -17,7 +17,7 @@ from typing import assert_never
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array
+from weft.tensor.domain import Array, by_doubling
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
@@ -161,6 +161,10 @@ class WrittenNumbers(Fp64Domain):
         total = super().reduce(monoid, np.abs(v), dims)
         with np.errstate(all="ignore"):
             return self._noisy(result, total, ~(total < _unit(v).min() * _WHOLE))
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines pairs, as this domain reduces them."""
+        return by_doubling(self, monoid, v)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         with np.errstate(over="call", under="call", call=self._noted):

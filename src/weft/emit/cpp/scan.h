@@ -105,6 +105,13 @@ WEFT_INLINE void put_four<double, double, double>(double* at, Lanes<double> v) {
 template <>
 WEFT_INLINE void put_four<float, float, float>(float* at, Lanes<float> v) { memcpy(at, &v, sizeof v); }
 
+// Whether the elements of a window may be combined before what comes before them is. A product of a few numbers may leave the range
+// where what comes before brings it back.
+template <class Op, class W>
+constexpr bool kInWindows = true;
+template <>
+constexpr bool kInWindows<UpProd, double> = false;
+
 // The lanes of `v`, each combined with those before it.
 template <class Op, class W>
 static WEFT_INLINE Lanes<W> up_to_each(Lanes<W> v) {
@@ -119,7 +126,7 @@ static WEFT_INLINE A prefix_row(O* out, const I* in, i64 n, A acc) {
   using V = Lanes<W>;
   W before = (W)acc;
   i64 i = 0;
-  for (; i + 16 <= n; i += 16) {
+  for (; kInWindows<Op, W> && i + 16 <= n; i += 16) {
     V v[4], all[4], carry = {before, before, before, before};
     for (int k = 0; k < 4; ++k) {
       v[k] = up_to_each<Op, W>(four_of<W>(in + i + 4 * k));
