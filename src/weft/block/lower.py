@@ -68,7 +68,13 @@ from weft.tensor.program import (
 from weft.tensor.scalar import Apply, Arg, Convert, Scalar, substitute
 
 
-def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
+def lower(
+    program: TensorProgram,
+    folds: Sequence[Fold] = (),
+    lengths: Mapping[str, int] | None = None,
+    *,
+    doubles: bool = True,
+) -> BlockProgram:
     """Lowers `program` to a block program, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
 
     Args:
@@ -77,6 +83,7 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
         lengths: of spaces, by name, where loops may be nested in any order and all go by blocks, as on a GPU. Then axes that
             nothing reduces are outermost, so that all nests have them in common; of the others the longest is, since it can be cut
             in the most parts.
+        doubles: what scans carry from block to block may be float64.
 
     Raises:
         UnsupportedError: for an opaque operation, a reindexing that is not a view of an input, or a lookup in what is no input: the
@@ -84,7 +91,7 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     indices = indices_of(program)
-    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices)
+    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices, doubles)
     for each in _in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
@@ -135,6 +142,7 @@ class _Lowering:
     axes: LoopAxes
     at_matmuls: dict[str, Cast]
     indices: dict[str, Node]
+    doubles: bool
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
     count: int = 0
@@ -305,7 +313,7 @@ class _Lowering:
         made = {a: self._fresh(a) for a in (*free, node.over)}
         axis, unit = made[node.over], self.axes.is_unit(node.over)
         dims = self._dims(made, [a for a in node.axes if a != node.over])
-        carried = _carried(node)
+        carried = _carried(node) if self.doubles else node.dtype
         scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
         state = State.of_prefix(scan, dims, carried, "%s")
         nodes: tuple[BlockNode, ...] = (scan,)
