@@ -205,7 +205,9 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     _check_range(node, scope)
     inner_inputs = body_types(node, types)
     shown = 0 if node.state is None else len(node.state.shown)
-    demand(len(inner_inputs) == len(node.inputs) + shown, node.name, "the inner names of a map's inputs are distinct", "")
+    demand(
+        len(inner_inputs) == len(node.inputs) + shown, node.name, "the inner names of a map's inputs are distinct", ""
+    )
     demand(
         node.body.inputs == tuple(inner_inputs),
         node.name,

@@ -211,7 +211,7 @@ class _Interpreter(Generic[V]):
             case Rank():
                 items = self.ranking(node, values, scope)
             case Prefix():
-                items = self.prefix(node, values, scope)
+                items = self.prefix(node, values)
             case _:
                 items = (self.operator(node, values, scope),)
         return dict(zip(results(node), items, strict=True))
@@ -296,7 +296,7 @@ class _Interpreter(Generic[V]):
         first, second = self.domain.ranked(elements, numbers, node.count, node.order)
         return made(first, node.dtype), made(second, DType.int64)
 
-    def prefix(self, node: Prefix, values: _Values[V], scope: _Scope) -> tuple[_Item[V], _Item[V]]:
+    def prefix(self, node: Prefix, values: _Values[V]) -> tuple[_Item[V], _Item[V]]:
         """Return the two results of a prefix: its elements, and what they all come to."""
         kept = tuple(a for a in node.dims if a != node.over)
         own = self.domain.prefixes(node.monoid, self.aligned(self.item(values, node.arg), (*kept, node.over)))

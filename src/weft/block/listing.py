@@ -211,7 +211,7 @@ class _Printer:
             frame.values[result] = ShownItem(node.dims, texts[node.acc.index(before)])
 
     def _prefix(self, node: Prefix, frame: ShownGraph) -> None:
-        """Prints `t2,t3 = sums(s1,t1)`: the elements of t1, each added to s1 and to all that come before it, and the last of these."""
+        """Prints `t2,t3 = sums(s1,t1)`: the elements of t1, each added to s1 and to all before it, and the last of these."""
         texts = [self._use(frame.item(name), frame) for name in (node.acc, node.arg)]
         made = ShownItem(node.dims), ShownItem(tuple(a for a in node.dims if a != node.over))
         names = ",".join(self._use(item, frame) for item in made)

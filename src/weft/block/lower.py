@@ -6,12 +6,12 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
 from weft.block.copies import merging
-from weft.block.fold import Fold
+from weft.block.fold import Fold, in_order
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     Access,
@@ -92,7 +92,7 @@ def lower(
     """
     indices = indices_of(program)
     lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices, doubles)
-    for each in _in_order(program, folds, lowering.at_matmuls):
+    for each in in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
         else:
@@ -100,38 +100,6 @@ def lower(
     inputs = tuple((n.name, BlockType(n.axes, lowering.blocked(n.axes), n.dtype)) for n in program.inputs)
     graph = Graph(tuple(n for n, _ in inputs), tuple(lowering.nodes), program.outputs)
     return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
-
-
-def _in_order(program: TensorProgram, folds: Sequence[Fold], at_matmuls: Mapping[str, Cast]) -> Iterator[Node | Fold]:
-    """Yields what there is to lower, each after what it reads."""
-    if not folds:
-        yield from (n for n in program.nodes if n.name not in at_matmuls)
-        return
-    values = program.values()
-    maker = {value: fold for fold in folds for value, _ in fold.makes}
-
-    def reads(of: Node | Fold) -> Iterator[str]:
-        for name in (u.value for _, u in of.args) if isinstance(of, Fold) else uses(of):
-            cast = at_matmuls.get(name)
-            yield name if cast is None else cast.arg.value
-
-    wanted: dict[str, None] = {}
-    todo = list(program.outputs)
-    while todo:
-        name = todo.pop()
-        if name not in wanted:
-            wanted[name] = None
-            todo += reads(maker.get(name) or values[name])
-    rest: list[Node | Fold] = [n for n in program.nodes if n.name in wanted and n.name not in maker]
-    rest += [f for f in folds if any(value in wanted for value, _ in f.makes)]
-    ready = {n.name for n in program.inputs}
-    while rest:
-        each = next((e for e in rest if ready.issuperset(reads(e))), None)
-        if each is None:
-            raise UnsupportedError("loops that make several results would have to run before each other")
-        rest.remove(each)
-        ready.update((value for value, _ in each.makes) if isinstance(each, Fold) else (each.name,))
-        yield each
 
 
 @dataclass
@@ -173,10 +141,8 @@ class _Lowering:
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
-            case Scan():
-                self._scan(node)
-            case Ranking():
-                self._ranking(node)
+            case Scan() | Ranking():
+                (self._scan if isinstance(node, Scan) else self._ranking)(node)
             case Lookup():
                 self._lookup(node)
             case Reindex() | Opaque():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.block.block_type import BlockType, Typed
+from weft.block.edges import BlockType, Broadcast, Grouped, Iterate, Typed
 from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
 from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
 from weft.block.size import Elements, Size
@@ -22,7 +22,6 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Number, Scalar
 
-
 # Roles of fields, of which renaming, liveness and whatever else treats all forms alike is made (`weft.block.walk`).
 _MAKES = MappingProxyType({"role": "makes"})
 _READS = MappingProxyType({"role": "reads"})
@@ -31,30 +30,8 @@ _COPIES = MappingProxyType({"role": "reads", "how": "copies"})
 _SHARES = MappingProxyType({"role": "reads", "how": "shares"})
 
 
-# Accesses: what an iteration of a map sees of an input.
-
-
-@dataclass(frozen=True, slots=True)
-class Iterate:
-    """The items of list axis `over`, one per iteration: inside, that axis is the map's own."""
-
-    over: Axis = field(metadata=AXES)
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """The whole value, in every iteration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """The item number `iteration // group` of list axis `over` (query heads that share a key head): an affine access."""
-
-    over: Axis = field(metadata=AXES)
-    group: int
-
-
 Access: TypeAlias = Iterate | Broadcast | Grouped
+"""What an iteration of a map sees of an input."""
 
 
 # Nodes.
@@ -387,7 +364,9 @@ class State:
             if monoid is None:
                 return None
             found.append(monoid)
-        plain = not self.shown and not self.finish.nodes and self.finish.outputs == tuple(c.name for c in self.components)
+        plain = (
+            not self.shown and not self.finish.nodes and self.finish.outputs == tuple(c.name for c in self.components)
+        )
         return tuple(found) if plain else None
 
 
@@ -445,7 +424,21 @@ class Map:
 
 
 BlockNode: TypeAlias = (
-    Pointwise | Dot | Collapse | Prefix | Rank | Index | Literal | Extent | Fill | Stage | Join | Buffer | Load | Store | Map
+    Pointwise
+    | Dot
+    | Collapse
+    | Prefix
+    | Rank
+    | Index
+    | Literal
+    | Extent
+    | Fill
+    | Stage
+    | Join
+    | Buffer
+    | Load
+    | Store
+    | Map
 )
 
 

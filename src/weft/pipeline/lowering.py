@@ -12,9 +12,7 @@ from weft.tensor.program import TensorProgram
 
 
 @tensor_pass(takes=("lengths", "doubles"))
-def to_blocks(
-    program: TensorProgram, lengths: Mapping[str, int] | None = None, doubles: bool = True
-) -> BlockProgram:
+def to_blocks(program: TensorProgram, lengths: Mapping[str, int] | None = None, doubles: bool = True) -> BlockProgram:
     """Lower every operation alone (Blockbuster's Table 2)."""
     return lower(program, lengths=lengths, doubles=doubles)
 

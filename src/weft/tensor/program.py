@@ -477,10 +477,11 @@ def _show(node: Node) -> str:
             return show(node.expr, tuple(str(u) for u in node.args))
         case Contraction():
             return f"contract over {', '.join(map(str, node.over))} of {node.left} * {node.right}"
-        case Reduction():
-            return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
-        case Scan():
-            return f"{node.monoid.name} along {node.over} up to each of {node.arg}"
+        case Reduction() | Scan():
+            where = (
+                f"along {node.over} up to each" if isinstance(node, Scan) else f"over {', '.join(map(str, node.over))}"
+            )
+            return f"{node.monoid.name} {where} of {node.arg}"
         case Ranking():
             return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
         case Reindex() | Lookup():

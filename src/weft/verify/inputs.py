@@ -26,8 +26,8 @@ from weft.tensor.program import (
     Monoid,
     Ranking,
     Reduction,
-    Scan,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     uses,
@@ -186,7 +186,7 @@ def joins_outcomes(program: TensorProgram) -> bool:
     outcomes = {n.name for n in program.inputs if n.dtype is DType.bool}
     for node in program.nodes:
         match node:
-            case (Reduction() | Scan()) if node.monoid is not Monoid.sum and node.arg.value in outcomes:
+            case Reduction() | Scan() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
                 return True
             case Cast() | Elementwise() | Reindex() if uses(node) and outcomes.issuperset(uses(node)):
                 outcomes.add(node.name)

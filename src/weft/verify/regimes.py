@@ -26,8 +26,8 @@ from weft.tensor.program import (
     Opaque,
     Ranking,
     Reduction,
-    Scan,
     Reindex,
+    Scan,
     TensorProgram,
 )
 

@@ -33,8 +33,8 @@ from weft.tensor.program import (
     Opaque,
     Ranking,
     Reduction,
-    Scan,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     uses,
@@ -170,7 +170,7 @@ def _indexed(program: TensorProgram) -> _Indexed:
         match node:
             case Contraction() | Reduction() if found and node.name not in data:
                 indexed[node.name] = whole | {a.space.name for a in node.over}
-            case (Ranking() | Scan()) if found and node.name not in data:
+            case Ranking() | Scan() if found and node.name not in data:
                 indexed[node.name] = whole | {node.over.space.name}
             case Elementwise() | Cast() | Reindex() if found:
                 indexed[node.name] = whole

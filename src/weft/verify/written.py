@@ -74,7 +74,9 @@ def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
 
 def _counts(node: Node) -> bool:
     """Tells whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
-    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction | Scan)
+    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(
+        node, Input | Iota | Extent | Constant | Reduction | Scan
+    )
 
 
 def _holds(wide: DType, narrow: DType) -> bool:

@@ -8,7 +8,7 @@ from weft.block.program import BlockProgram
 from weft.pipeline import fuse
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Elementwise, Input, Monoid, Scan, TensorProgram, Use
+from weft.tensor.program import Cast, Elementwise, Input, Monoid, Reduction, Scan, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 
 M, N = (Axis(n, Space(n.upper())) for n in "mn")
@@ -46,6 +46,13 @@ def twice() -> TensorProgram:
         Scan("z", both, F32, Monoid.sum, Use("y", both), N),
     )
     return TensorProgram((Input("x", both, F32),), nodes, ("m", "z"))
+
+
+def summed() -> TensorProgram:
+    """The sum of what a scan of each row gives: of the loop nothing but its state is left."""
+    scanned = Scan("y", (M, N), F32, Monoid.sum, Use("x", (M, N)), N)
+    total = Reduction("z", (M,), F32, Monoid.sum, Use("y", (M, N)), (N,))
+    return TensorProgram((Input("x", (M, N), F32),), (scanned, total), ("z",))
 
 
 def fused(program: TensorProgram, *, doubles: bool = True) -> BlockProgram:

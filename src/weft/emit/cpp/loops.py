@@ -6,7 +6,21 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockType, Buffer, Dot, Fill, Final, Graph, Load, Map, Once, Pointwise, Prefix, State, Store
+from weft.block.program import (
+    BlockType,
+    Buffer,
+    Dot,
+    Fill,
+    Final,
+    Graph,
+    Load,
+    Map,
+    Once,
+    Pointwise,
+    Prefix,
+    State,
+    Store,
+)
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests, prefixes, rankings
@@ -21,7 +35,6 @@ from weft.emit.ranges import BlockText, Bounds, Iterations, Scope, block_at, des
 from weft.emit.text import minus, times
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import exactly_equal
-
 
 _PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 

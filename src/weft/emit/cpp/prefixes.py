@@ -38,7 +38,9 @@ def prefix(body: Body, node: Prefix, accumulators: Mapping[str, Accumulator]) ->
     ]
     call = f"weft::prefix<weft::Up{node.monoid.name.capitalize()}, {element(acc.dtype)}>"
     counts = [scope[node.over].valid, "1" if side is None else scope[side].valid]
-    in_rows(frame.out, [(name, scope[a].valid) for a, name in names.items()], f"{call}({', '.join((*parts, *counts))});")
+    in_rows(
+        frame.out, [(name, scope[a].valid) for a, name in names.items()], f"{call}({', '.join((*parts, *counts))});"
+    )
     body.values |= {node.name: home, node.total: total}
 
 

@@ -20,7 +20,6 @@ from weft.emit.triton.text import call
 from weft.emit.triton.values import Tile, Value
 from weft.tensor.scalar import Apply, Arg
 
-
 _PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 
 

@@ -18,8 +18,8 @@ from weft.tensor.program import (
     Opaque,
     Ranking,
     Reduction,
-    Scan,
     Reindex,
+    Scan,
     TensorProgram,
     uses,
 )

@@ -211,9 +211,9 @@ class _Known:
             case Cast(arg=arg):
                 exact = not self.values[arg.value].dtype.is_float
                 return _in_type(self.bounds(arg.value), node.dtype, wrapped=node.dtype, exact=exact)
-            case (
-                Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Scan(monoid=Monoid.max | Monoid.min, arg=arg)
-            ) if node.dtype.is_float:
+            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Scan(monoid=Monoid.max | Monoid.min, arg=arg) if (
+                node.dtype.is_float
+            ):
                 return self.bounds(arg.value)
             case Ranking(arg=arg, places=False) if node.dtype.is_float:
                 return self.bounds(arg.value)

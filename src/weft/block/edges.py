@@ -1,11 +1,12 @@
-"""The type of an edge of a block program."""
+"""Edges of a block program: their types, and what an iteration of a map sees of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft.block.ranges import AXES
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import ExactNumbers
@@ -42,3 +43,23 @@ Typed: TypeAlias = (
 )
 """What `weft.block.check.infer` found: given the types of inputs, what was seen of the loops around, and whether a schedule was
 applied, the type of each value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iterate:
+    """The items of list axis `over`, one per iteration: inside, that axis is the map's own."""
+
+    over: Axis = field(metadata=AXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """The whole value, in every iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The item number `iteration // group` of list axis `over` (query heads that share a key head): an affine access."""
+
+    over: Axis = field(metadata=AXES)
+    group: int
