@@ -105,8 +105,8 @@ WEFT_INLINE void put_four<double, double, double>(double* at, Lanes<double> v) {
 template <>
 WEFT_INLINE void put_four<float, float, float>(float* at, Lanes<float> v) { memcpy(at, &v, sizeof v); }
 
-// Whether the elements of a window may be combined before what comes before them is. A product of a few numbers may leave the range
-// where what comes before brings it back.
+// Whether the elements of a window may be combined before what comes before them is. Products of a few numbers may be infinite, where
+// times 0, which comes before, they are 0.
 template <class Op, class W>
 constexpr bool kInWindows = true;
 template <>
