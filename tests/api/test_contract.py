@@ -417,7 +417,9 @@ class TestEquivalent:
         assert torch.equal(layer.running_mean, mean)
 
     def test_undecided(self):
-        verdict = weft.equivalent(lambda x: torch.logcumsumexp(x, 0), lambda x: torch.logcumsumexp(x, 0), (torch.randn(5),))
+        verdict = weft.equivalent(
+            lambda x: torch.logcumsumexp(x, 0), lambda x: torch.logcumsumexp(x, 0), (torch.randn(5),)
+        )
         assert verdict.equal is None
         assert not verdict
         assert "logcumsumexp" in verdict.reason

@@ -71,7 +71,9 @@ def test_the_file_shows_the_failure_again_and_runs_once_it_is_mended(monkeypatch
             self.weight = nn.Parameter(torch.randn(6, 5))
 
         def forward(self, x, at):
-            return torch.softmax(x[:, at:] @ self.weight, -1).logcumsumexp(0) * float("inf") + torch.tensor([1.0, 2, 3, 4, 5])
+            return torch.softmax(x[:, at:] @ self.weight, -1).logcumsumexp(0) * float("inf") + torch.tensor(
+                [1.0, 2, 3, 4, 5]
+            )
 
     x = torch.randn(4, 7).t().contiguous().t()
     with monkeypatch.context() as patch:

@@ -52,10 +52,19 @@ def test_one_program_serves_other_batches_and_lengths(weft):
 
 
 VIEWED = {
-    "steps first": (lambda x: torch.logcumsumexp(x.transpose(0, 1).view(5, 3, 2, 4).permute(1, 2, 0, 3), 0) * 2, (3, 5, 8)),
+    "steps first": (
+        lambda x: torch.logcumsumexp(x.transpose(0, 1).view(5, 3, 2, 4).permute(1, 2, 0, 3), 0) * 2,
+        (3, 5, 8),
+    ),
     "computed": (lambda x: torch.logcumsumexp((x + 1).transpose(0, 1).view(5, 3, 2, 4), 0) * 2, (3, 5, 8)),
-    "merged back": (lambda x: torch.logcumsumexp((x + 1).transpose(0, 2).transpose(0, 2).view(15, 8), 0) * 2, (3, 5, 8)),
-    "split in two places": (lambda x: torch.logcumsumexp((x + 1).view(2, 3, 5, 2, 4).transpose(1, 3), 0) * 2, (6, 5, 8)),
+    "merged back": (
+        lambda x: torch.logcumsumexp((x + 1).transpose(0, 2).transpose(0, 2).view(15, 8), 0) * 2,
+        (3, 5, 8),
+    ),
+    "split in two places": (
+        lambda x: torch.logcumsumexp((x + 1).view(2, 3, 5, 2, 4).transpose(1, 3), 0) * 2,
+        (6, 5, 8),
+    ),
     "another call": (lambda x: torch.logcumsumexp((x + 1).permute(2, 0, 1), 0) * 2, (3, 5, 8)),
     "of size 1": (lambda x: torch.logcumsumexp((x + 1).permute(2, 0, 1), -1) * 2, (3, 1, 8)),
 }

@@ -64,7 +64,11 @@ def test_a_region_that_fails_goes_to_pytorch_alone(monkeypatch, error):
     torch.testing.assert_close(program(*given), two_products(*given))
     assert [k.writes for k in program.kernels]
     left = {f.operation for f in program.fallbacks}
-    assert {"aten.logcumsumexp", "aten.sigmoid"} <= left <= {"aten.logcumsumexp", "aten.sigmoid", "aten.matmul", "aten.mul"}
+    assert (
+        {"aten.logcumsumexp", "aten.sigmoid"}
+        <= left
+        <= {"aten.logcumsumexp", "aten.sigmoid", "aten.matmul", "aten.mul"}
+    )
     (of_sigmoid,) = [f for f in program.fallbacks if f.operation == "aten.sigmoid"]
     assert "sigmoid(h @ v)" in str(of_sigmoid.location)
     wanted = error.what if isinstance(error, UnsupportedError) else f"weft failed: {type(error).__name__}"
