@@ -201,8 +201,9 @@ def edge_sizes(
 
     A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
     or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
-    short block; and several after a first block on its own, and where each shows what came before it. Where indices say where to read, there are several elements. Beside a
-    band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that is, no two are alike.
+    short block; and several after a first block on its own, and where each shows what came before it. Where indices say where
+    to read, there are several elements. Beside a band there are as many more as it lies off the diagonal, and blocks beyond;
+    where sizes say how far that is, no two are alike.
 
     Args:
         applied: with small tiles; what is said here is of its spaces without a fixed size.
