@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from weft.block.operator_types import check_place, item_type, rank_types
+from weft.block.operator_types import check_place, item_type, prefix_types, rank_types
 from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
@@ -29,6 +29,7 @@ from weft.block.program import (
     Load,
     Map,
     Once,
+    Prefix,
     Rank,
     Stacked,
     State,
@@ -114,8 +115,15 @@ def _types_of(graph: Graph, given: tuple[BlockType, ...], scope: Scope) -> Types
 
 
 def body_types(node: Map, types: Types) -> dict[str, BlockType]:
-    """Return the types of the inputs of `node`'s body, given those of the graph around it."""
-    return {feed.inner: _fed(node, feed, types[feed.outer]) for feed in node.inputs}
+    """Return the types of the inputs of `node`'s body, given those of the graph around it: what it is fed, and what is shown of
+    its state.
+    """
+    found = {feed.inner: _fed(node, feed, types[feed.outer]) for feed in node.inputs}
+    if node.state is not None and node.state.shown:
+        components = {c.name: c for c in node.state.components}
+        for name, inner in node.state.shown:
+            found[inner] = BlockType((), components[name].dims, components[name].dtype)
+    return found
 
 
 def update_types(state: State, inner: Types) -> dict[str, BlockType]:
@@ -143,6 +151,8 @@ def _result_types(node: BlockNode, types: Types, scope: Scope) -> Types:
             return {name: BlockType((), (), dtype)}
         case Rank():
             return rank_types(node, types, scope)
+        case Prefix():
+            return prefix_types(node, types, scope)
         case Join():
             return {node.name: _joined(node, types[node.first], types[node.rest])}
         case Buffer(name, axes, dims, dtype):
@@ -194,7 +204,10 @@ def _map_types(node: Map, types: Types, scope: Scope) -> Types:
 def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     _check_range(node, scope)
     inner_inputs = body_types(node, types)
-    demand(len(inner_inputs) == len(node.inputs), node.name, "the inner names of a map's inputs are distinct", "")
+    shown = 0 if node.state is None else len(node.state.shown)
+    demand(
+        len(inner_inputs) == len(node.inputs) + shown, node.name, "the inner names of a map's inputs are distinct", ""
+    )
     demand(
         node.body.inputs == tuple(inner_inputs),
         node.name,

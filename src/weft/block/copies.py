@@ -143,11 +143,11 @@ def _canonical_state(node: Map, state: State, make: Callable[[str], str]) -> Map
         made.append(_in_order(rename_values(graph, own)))
     renamed |= dict(zip(state.finish.outputs, made[2].outputs, strict=True))
     components = tuple(replace(c, name=renamed[c.name]) for c in state.components)
+    shown = tuple((renamed[name], inner) for name, inner in state.shown)
     update, merge, finish = made
     outputs = tuple(replace(o, inner=renamed[o.inner]) if isinstance(o, Final) else o for o in node.outputs)
-    return replace(
-        node, state=replace(state, components=components, update=update, merge=merge, finish=finish), outputs=outputs
-    )
+    state = replace(state, components=components, update=update, merge=merge, finish=finish, shown=shown)
+    return replace(node, state=state, outputs=outputs)
 
 
 def _appearance(graph: Graph) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar, assert_never
 
 import numpy as np
 
-from weft.block.moves import joined, transposed, written
+from weft.block.moves import joined, stacked, transposed, written
 from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
@@ -32,6 +32,7 @@ from weft.block.program import (
     Load,
     Map,
     Pointwise,
+    Prefix,
     Rank,
     Stage,
     State,
@@ -206,7 +207,13 @@ class _Interpreter(Generic[V]):
         """Return the items that a functional operator gives, by name."""
         if self.watch is not None:
             self.watch(node)
-        items = self.ranking(node, values, scope) if isinstance(node, Rank) else (self.operator(node, values, scope),)
+        match node:
+            case Rank():
+                items = self.ranking(node, values, scope)
+            case Prefix():
+                items = self.prefix(node, values)
+            case _:
+                items = (self.operator(node, values, scope),)
         return dict(zip(results(node), items, strict=True))
 
     def bytes(self, items: Mapping[str, _Item[V]], scope: _Scope) -> dict[str, int]:
@@ -261,7 +268,7 @@ class _Interpreter(Generic[V]):
             case Stage():
                 item = self.item(values, node.arg)
                 return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
-            case Map() | Join() | Rank() | Buffer() | Load() | Store():
+            case Map() | Join() | Prefix() | Rank() | Buffer() | Load() | Store():
                 raise AssertionError(node.name)
             case _:
                 assert_never(node)
@@ -288,6 +295,18 @@ class _Interpreter(Generic[V]):
         elements, numbers = both(node.acc[0], node.arg), both(node.acc[1], node.numbers)
         first, second = self.domain.ranked(elements, numbers, node.count, node.order)
         return made(first, node.dtype), made(second, DType.int64)
+
+    def prefix(self, node: Prefix, values: _Values[V]) -> tuple[_Item[V], _Item[V]]:
+        """Return the two results of a prefix: its elements, and what they all come to."""
+        kept = tuple(a for a in node.dims if a != node.over)
+        own = self.domain.prefixes(node.monoid, self.aligned(self.item(values, node.arg), (*kept, node.over)))
+        acc = self.item(values, node.acc)
+        shape = self.domain.shape(own)
+        before = self.domain.lift(broadcast(shape), self.domain.lift(at((..., None)), self.aligned(acc, kept)))
+        array = self.domain.reduce(node.monoid, self.domain.lift(stacked, before, own), [len(shape)])
+        made = _Item(array, (*kept, node.over), node.dtype)
+        total = self.domain.lift(at((..., -1)), array)
+        return _Item(self.aligned(made, node.dims), node.dims, node.dtype), _Item(total, kept, acc.dtype)
 
     def item(self, values: _Values[V], name: str) -> _Item[V]:
         """Return the item called `name`; the checker has made sure that it is one."""
@@ -343,7 +362,9 @@ class _Interpreter(Generic[V]):
         frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.bytes(state, scope))
         for step in steps:
             inner, during = {**scope, node.axis: step}, frame.body()
-            body = self.graph(node.body, {f.inner: values[f.outer] for f in node.inputs}, inner, during)
+            given = {f.inner: values[f.outer] for f in node.inputs}
+            given |= {} if node.state is None else {name: state[c] for c, name in node.state.shown}
+            body = self.graph(node.body, given, inner, during)
             after = None
             if node.state is not None:
                 after = frame.update(during)

@@ -33,6 +33,7 @@ from weft.block.program import (
     Map,
     Once,
     Pointwise,
+    Prefix,
     Rank,
     Stacked,
     Stage,
@@ -166,6 +167,9 @@ class _Printer:
             case Rank():
                 self._ranking(node, frame)
                 self._store(node.places, frame)
+            case Prefix():
+                self._prefix(node, frame)
+                self._store(node.total, frame)
             case Buffer(name, axes, dims):
                 # An output's memory is called as the output is; other outputs that are the same list are copied at the end.
                 kept = frame.stores.get(name) or [ShownBuffer(axes)]
@@ -205,6 +209,14 @@ class _Printer:
         self._line(frame, f"{texts[0]},{texts[1]} = {name}({','.join(texts)})")
         for result, before in zip(results(node), node.acc, strict=True):
             frame.values[result] = ShownItem(node.dims, texts[node.acc.index(before)])
+
+    def _prefix(self, node: Prefix, frame: ShownGraph) -> None:
+        """Prints `t2,t3 = sums(s1,t1)`: the elements of t1, each added to s1 and to all before it, and the last of these."""
+        texts = [self._use(frame.item(name), frame) for name in (node.acc, node.arg)]
+        made = ShownItem(node.dims), ShownItem(tuple(a for a in node.dims if a != node.over))
+        names = ",".join(self._use(item, frame) for item in made)
+        self._line(frame, f"{names} = {node.monoid.name}s({','.join(texts)})")
+        frame.values |= zip(results(node), made, strict=True)
 
     def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: ShownGraph) -> str:
         """Returns the right-hand side of `node`, and prints the loads of what it reads."""
@@ -259,6 +271,9 @@ class _Printer:
         inner = ShownGraph((*frame.around, node), fed)
         stacked = self._stacked(node, frame, inner)
         state = [] if node.state is None else self._start(node.state, inner, frame)
+        if node.state is not None:
+            items = dict(zip((c.name for c in node.state.components), state, strict=True))
+            inner.values |= {name: items[component] for component, name in node.state.shown}
         word = "forall" if node.state is None else "for"
         self._line(frame, f"{word} {index} in {self._range(node)}:{_comment(node)}")
         self._variables[node.axis] = self._variables[self._whole.get(node.axis, node.axis)] = index

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weft.block.unlisted import indices_of
 from weft.tensor.axes import Axis
-from weft.tensor.program import Contraction, Lookup, Node, Ranking, Reduction, TensorProgram, axes_of, reads
+from weft.tensor.program import Contraction, Lookup, Node, Ranking, Reduction, Scan, TensorProgram, axes_of, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
     ranked = frozenset(find(n.rank) for n in program.nodes if isinstance(n, Ranking) and n.rank is not None)
     last: dict[Axis, int] = {}
     if lengths is not None:  # after all others: a number above 0, the less the longer
-        reduced = (n for n in program.nodes if isinstance(n, Reduction | Ranking))
-        over = [a for n in reduced for a in ((n.over,) if isinstance(n, Ranking) else n.over)]
+        reduced = (n for n in program.nodes if isinstance(n, Reduction | Scan | Ranking))
+        over = [a for n in reduced for a in (n.over if isinstance(n, Reduction) else (n.over,))]
         most = max((a.space.size(lengths) for a in over), default=0)
         last = {find(a): 1 + most - a.space.size(lengths) for a in over}
     return LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
@@ -101,6 +101,8 @@ def _roles(node: Node) -> tuple[list[Axis], list[Axis]]:
             return (over[-1:] + free_left[-1:] + free_right[-1:], batch + over[:-1] + free_left[:-1] + free_right[:-1])
         case Reduction():
             return (list(node.over), [])
+        case Scan():
+            return ([node.over], [])
         case Ranking():
             rank = [] if node.rank is None else [node.rank]
             return ([node.over, *rank], [])

@@ -6,12 +6,12 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
 from weft.block.copies import merging
-from weft.block.fold import Fold
+from weft.block.fold import Fold, in_order
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     Access,
@@ -30,6 +30,7 @@ from weft.block.program import (
     Load,
     Map,
     Pointwise,
+    Prefix,
     Rank,
     Stacked,
     State,
@@ -57,16 +58,23 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     reads,
     reads_through,
     uses,
 )
-from weft.tensor.scalar import Arg, Convert, Scalar, substitute
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, substitute
 
 
-def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[str, int] | None = None) -> BlockProgram:
+def lower(
+    program: TensorProgram,
+    folds: Sequence[Fold] = (),
+    lengths: Mapping[str, int] | None = None,
+    *,
+    doubles: bool = True,
+) -> BlockProgram:
     """Lowers `program` to a block program, by a look-up per operation (Blockbuster, section 2.2 and Table 2).
 
     Args:
@@ -75,6 +83,7 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
         lengths: of spaces, by name, where loops may be nested in any order and all go by blocks, as on a GPU. Then axes that
             nothing reduces are outermost, so that all nests have them in common; of the others the longest is, since it can be cut
             in the most parts.
+        doubles: what scans carry from block to block may be float64.
 
     Raises:
         UnsupportedError: for an opaque operation, a reindexing that is not a view of an input, or a lookup in what is no input: the
@@ -82,8 +91,8 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     indices = indices_of(program)
-    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices)
-    for each in _in_order(program, folds, lowering.at_matmuls):
+    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices, doubles)
+    for each in in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
         else:
@@ -91,38 +100,6 @@ def lower(program: TensorProgram, folds: Sequence[Fold] = (), lengths: Mapping[s
     inputs = tuple((n.name, BlockType(n.axes, lowering.blocked(n.axes), n.dtype)) for n in program.inputs)
     graph = Graph(tuple(n for n, _ in inputs), tuple(lowering.nodes), program.outputs)
     return BlockProgram(inputs, graph, tuple(lowering.lists[name] for name in program.outputs))
-
-
-def _in_order(program: TensorProgram, folds: Sequence[Fold], at_matmuls: Mapping[str, Cast]) -> Iterator[Node | Fold]:
-    """Yields what there is to lower, each after what it reads."""
-    if not folds:
-        yield from (n for n in program.nodes if n.name not in at_matmuls)
-        return
-    values = program.values()
-    maker = {value: fold for fold in folds for value, _ in fold.makes}
-
-    def reads(of: Node | Fold) -> Iterator[str]:
-        for name in (u.value for _, u in of.args) if isinstance(of, Fold) else uses(of):
-            cast = at_matmuls.get(name)
-            yield name if cast is None else cast.arg.value
-
-    wanted: dict[str, None] = {}
-    todo = list(program.outputs)
-    while todo:
-        name = todo.pop()
-        if name not in wanted:
-            wanted[name] = None
-            todo += reads(maker.get(name) or values[name])
-    rest: list[Node | Fold] = [n for n in program.nodes if n.name in wanted and n.name not in maker]
-    rest += [f for f in folds if any(value in wanted for value, _ in f.makes)]
-    ready = {n.name for n in program.inputs}
-    while rest:
-        each = next((e for e in rest if ready.issuperset(reads(e))), None)
-        if each is None:
-            raise UnsupportedError("loops that make several results would have to run before each other")
-        rest.remove(each)
-        ready.update((value for value, _ in each.makes) if isinstance(each, Fold) else (each.name,))
-        yield each
 
 
 @dataclass
@@ -133,6 +110,7 @@ class _Lowering:
     axes: LoopAxes
     at_matmuls: dict[str, Cast]
     indices: dict[str, Node]
+    doubles: bool
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
     count: int = 0
@@ -163,8 +141,8 @@ class _Lowering:
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
-            case Ranking():
-                self._ranking(node)
+            case Scan() | Ranking():
+                (self._scan if isinstance(node, Scan) else self._ranking)(node)
             case Lookup():
                 self._lookup(node)
             case Reindex() | Opaque():
@@ -294,6 +272,37 @@ class _Lowering:
             ]
 
         self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+
+    def _scan(self, node: Scan) -> None:
+        """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
+        free = [a for a in self.axes.order(node.axes) if a != node.over]
+        made = {a: self._fresh(a) for a in (*free, node.over)}
+        axis, unit = made[node.over], self.axes.is_unit(node.over)
+        dims = self._dims(made, [a for a in node.axes if a != node.over])
+        carried = _carried(node) if self.doubles else node.dtype
+        scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
+        state = State.of_prefix(scan, dims, carried, "%s")
+        nodes: tuple[BlockNode, ...] = (scan,)
+        if unit:  # one element in each iteration
+            both = Apply(node.monoid.value, (Arg(0), Arg(1)))
+            nodes = (
+                Pointwise(scan.total, both, (scan.acc, scan.arg), dims, carried, node.location),
+                Pointwise(scan.name, Arg(0), (scan.total,), dims, node.dtype, node.location),
+            )
+        source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
+
+        def build(rest: Sequence[Axis], result: str) -> Map:
+            over = rest[0] if rest else node.over
+            feed = Feed("%0", "%0", _access(source, over))
+            body = Graph((), (build(rest[1:], "%t"),) if rest else nodes, ())
+            name, own = made[over].name, None if rest else state
+            return sealed(
+                Map(name, made[over], (feed,), body, (Stacked(result, "%t"),), own, unit=self.axes.is_unit(over))
+            )
+
+        self.nodes.append(rename_node(build(free, node.name), {"%0": node.arg.value}))
+        # The loop is innermost, wherever its axis stands among those of the list.
+        self.lists[node.name] = tuple(made[a] for a in node.axes)
 
     def fold(self, fold: Fold) -> None:
         """Appends the nest of `fold`: maps over its free axes, in them its loop and what follows that."""
@@ -447,6 +456,12 @@ class _Lowering:
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
         return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
+
+
+def _carried(node: Scan) -> DType:
+    """Returns the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
+    wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
+    return DType.float64 if wide else node.dtype.accumulator
 
 
 def _converted(cast: Cast) -> Scalar:

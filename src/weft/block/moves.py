@@ -32,3 +32,8 @@ def written(window: tuple[slice | int, ...]) -> Callable[[Array, Array], Array]:
 def joined(first: Array, second: Array) -> Array:
     """Join two arrays one after the other along their last dimension."""
     return np.concatenate((first, second), axis=-1)
+
+
+def stacked(first: Array, second: Array) -> Array:
+    """Put two arrays of one shape beside each other, along a last dimension of their own."""
+    return np.stack((first, second), axis=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from weft.block.program import BlockType, Collapse, Dot, Fill, Load, Pointwise, Rank, Stage, Store
+from weft.block.program import BlockType, Collapse, Dot, Fill, Load, Pointwise, Prefix, Rank, Stage, Store
 from weft.block.scope import Scope, Types, demand, fail
 from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import operands
@@ -97,6 +97,20 @@ def check_place(
         demand(plain is None or plain.space == axis.space, node.name, "memory has a subscript of its own space", axis)
         across = not set(subscript.axes).isdisjoint(dims)
         demand(across == (axis in memory.dims), node.name, "an item has the axes of its memory's items", axis)
+
+
+def prefix_types(node: Prefix, types: Types, scope: Scope) -> dict[str, BlockType]:
+    """Check that what is combined has the result's axes, and what came before all but one of them, and type both results."""
+    arg, acc = types[node.arg], types[node.acc]
+    for name in operands(node):
+        if types[name].buffered:
+            fail(node.name, "functional operators read items, not lists", f"{name}: {types[name]}")
+    demand(set(arg.dims) == set(node.dims), node.name, "combined elements have the axes of what they are made of", arg)
+    demand(set(acc.dims) == set(node.dims) - {node.over}, node.name, "what came before has the axes of a whole", acc)
+    demand(node.over in node.dims, node.name, "elements are combined along an axis that they have", node.over)
+    _demand_padding(node.name, arg, node.over, node.monoid.identity, scope)
+    whole = tuple(a for a in node.dims if a != node.over)
+    return {node.name: BlockType((), node.dims, node.dtype), node.total: BlockType((), whole, acc.dtype)}
 
 
 def rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:

@@ -7,11 +7,11 @@ emitters print it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+from weft.block.edges import BlockType, Broadcast, Grouped, Iterate, Typed
 from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
 from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
 from weft.block.size import Elements, Size
@@ -22,40 +22,6 @@ from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Number, Scalar
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockType(ExactNumbers):
-    """What an edge carries: a block, vector or scalar, or a list of those over some axes.
-
-    Attributes:
-        lists: axes it is a list over, outermost first; the edge is buffered exactly where this is not empty.
-        dims: axes of one item: two make a block, one a vector, none a scalar.
-        dtype: element type in memory; arithmetic is in `dtype.accumulator`.
-        pad: what the elements of an item beyond its valid extent hold; None where nobody promised anything.
-    """
-
-    lists: tuple[Axis, ...]
-    dims: tuple[Axis, ...]
-    dtype: DType
-    pad: float | None = None
-
-    @property
-    def buffered(self) -> bool:
-        """True where the edge is stored as a list, in whichever memory the schedule says."""
-        return bool(self.lists)
-
-    def __str__(self) -> str:
-        item = f"{self.dtype}[{', '.join(map(str, self.dims))}]"
-        return f"{item} list({', '.join(map(str, self.lists))})" if self.lists else item
-
-
-Typed: TypeAlias = (
-    "tuple[tuple[BlockType, ...], frozenset[tuple[Axis, bool, bool, bool]], bool, Mapping[str, BlockType]]"
-)
-"""What `weft.block.check.infer` found: given the types of inputs, what was seen of the loops around, and whether a schedule was
-applied, the type of each value."""
-
-
 # Roles of fields, of which renaming, liveness and whatever else treats all forms alike is made (`weft.block.walk`).
 _MAKES = MappingProxyType({"role": "makes"})
 _READS = MappingProxyType({"role": "reads"})
@@ -64,30 +30,8 @@ _COPIES = MappingProxyType({"role": "reads", "how": "copies"})
 _SHARES = MappingProxyType({"role": "reads", "how": "shares"})
 
 
-# Accesses: what an iteration of a map sees of an input.
-
-
-@dataclass(frozen=True, slots=True)
-class Iterate:
-    """The items of list axis `over`, one per iteration: inside, that axis is the map's own."""
-
-    over: Axis = field(metadata=AXES)
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """The whole value, in every iteration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """The item number `iteration // group` of list axis `over` (query heads that share a key head): an affine access."""
-
-    over: Axis = field(metadata=AXES)
-    group: int
-
-
 Access: TypeAlias = Iterate | Broadcast | Grouped
+"""What an iteration of a map sees of an input."""
 
 
 # Nodes.
@@ -130,6 +74,27 @@ class Collapse:
     monoid: Monoid
     arg: str = field(metadata=_READS)
     over: Axis = field(metadata=AXES)
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The elements of `arg` along `over`, each combined by `monoid` with `acc` and all that come before it; and what all come to.
+
+    Attributes:
+        name: an item of `dims`, `over` among them, of `dtype`: computed in the type of `acc`, and rounded once.
+        total: the whole of `arg` combined with `acc`: an item like it, without `over`.
+        acc: what came before the block.
+    """
+
+    name: str = field(metadata=_MAKES)
+    total: str = field(metadata=_MAKES)
+    arg: str = field(metadata=_READS)
+    acc: str = field(metadata=_READS)
+    monoid: Monoid
+    over: Axis = field(metadata=AXES)
+    dims: tuple[Axis, ...] = field(metadata=AXES)
+    dtype: DType
     location: Location | None = None
 
 
@@ -335,6 +300,7 @@ class State:
         merge: graph (components of the left part + of the right part) -> components of the whole.
         finish: graph (components) -> projections; its outputs are what `Final` names.
         resume: values of the body's inputs to start from instead of each `init` (a peeled loop goes on where the first stopped).
+        shown: (component, input of the body that has its value before the iteration): such a loop goes one way, in one piece.
     """
 
     components: tuple[Component, ...]
@@ -343,6 +309,7 @@ class State:
     merge: Graph
     finish: Graph
     resume: tuple[str, ...] | None = None
+    shown: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def of_monoid(monoid: Monoid, feed: str, dims: tuple[Axis, ...], dtype: DType, name: str) -> State:
@@ -355,6 +322,13 @@ class State:
 
         component = Component(name, dims, dtype, monoid.identity)
         return State((component,), (feed,), both(name, part), both(left, right), Graph((name,), (), (name,)))
+
+    @staticmethod
+    def of_prefix(made: Prefix, dims: tuple[Axis, ...], dtype: DType, name: str) -> State:
+        """Make the state of `made`, an operator of the body: all that came before, which the body sees as its `acc`."""
+        plain = State.of_monoid(made.monoid, made.total, dims, dtype, name)
+        part = plain.update.inputs[1]
+        return replace(plain, update=Graph(plain.update.inputs, (), (part,)), shown=((name, made.acc),))
 
     @staticmethod
     def of_ranking(first: Rank, index: Index) -> State:
@@ -390,7 +364,9 @@ class State:
             if monoid is None:
                 return None
             found.append(monoid)
-        plain = not self.finish.nodes and self.finish.outputs == tuple(c.name for c in self.components)
+        plain = (
+            not self.shown and not self.finish.nodes and self.finish.outputs == tuple(c.name for c in self.components)
+        )
         return tuple(found) if plain else None
 
 
@@ -448,7 +424,21 @@ class Map:
 
 
 BlockNode: TypeAlias = (
-    Pointwise | Dot | Collapse | Rank | Index | Literal | Extent | Fill | Stage | Join | Buffer | Load | Store | Map
+    Pointwise
+    | Dot
+    | Collapse
+    | Prefix
+    | Rank
+    | Index
+    | Literal
+    | Extent
+    | Fill
+    | Stage
+    | Join
+    | Buffer
+    | Load
+    | Store
+    | Map
 )
 
 
@@ -493,6 +483,7 @@ def exports(node: Map) -> tuple[str, ...]:
 
 def sealed(node: Map) -> Map:
     """Return `node` with its body's outputs and inputs set to what its outputs, state and feeds say."""
-    inputs, outputs = tuple([f.inner for f in node.inputs]), exports(node)
+    shown = () if node.state is None else node.state.shown
+    inputs, outputs = (*[f.inner for f in node.inputs], *[inner for _, inner in shown]), exports(node)
     same = node.body.inputs == inputs and node.body.outputs == outputs
     return node if same else replace(node, body=Graph(inputs, node.body.nodes, outputs))

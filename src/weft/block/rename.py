@@ -61,7 +61,8 @@ def rename_body(node: Map, names: Values) -> Map:
     state = node.state
     if state is not None:
         resume = None if state.resume is None else tuple(map(new, state.resume))
-        state = replace(state, feeds=tuple(map(new, state.feeds)), resume=resume)
+        shown = tuple((name, new(inner)) for name, inner in state.shown)
+        state = replace(state, feeds=tuple(map(new, state.feeds)), resume=resume, shown=shown)
     return replace(
         node,
         inputs=tuple(replace(f, inner=new(f.inner)) for f in node.inputs),
@@ -93,7 +94,7 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
         update, merge, finish = (rename_axes(g, axes) for g in (state.update, state.merge, state.finish))
         old = (*state.components, state.update, state.merge, state.finish)
         if not all(map(is_, (*parts, update, merge, finish), old)):
-            state = State(parts, state.feeds, update, merge, finish, state.resume)
+            state = State(parts, state.feeds, update, merge, finish, state.resume, state.shown)
     body, bounds = rename_axes(node.body, axes), _changed(node.range, _axes_of, axes)
     inputs = tuple(_fed(f, axes) for f in node.inputs)
     same = state is node.state and body is node.body and bounds is node.range and node.axis not in axes

@@ -27,6 +27,7 @@ from weft.capture.picks import CHECK
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
+from weft.capture.scans import SCANS
 from weft.capture.sizes import expression
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
@@ -35,7 +36,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **SCANS, **VIEWS}
 
 _NUMBER = "aten.scalar_tensor"
 

@@ -28,6 +28,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     axes_of,
@@ -105,7 +106,7 @@ class _Classes:
         barred: set[Axis] = set()
         for node in (*self.program.inputs, *self.program.nodes):
             own = [self.root(a) for a in axes_of(node)]
-            if isinstance(node, Contraction | Ranking | Reindex | Lookup | Opaque):
+            if isinstance(node, Contraction | Ranking | Scan | Reindex | Lookup | Opaque):
                 barred.update(own)
             barred.update(root for root, count in Counter(own).items() if count > 1)
             for root in own:

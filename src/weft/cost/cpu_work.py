@@ -203,7 +203,9 @@ class _Walk:
         inside, state = scope.inside(node), node.state
         known = infer(node.body, body_types(node, types), inside)
         self.inside.append(node)
-        body = self.graph(node.body, known, {f.inner: values[f.outer] for f in node.inputs}, inside)
+        given = {f.inner: values[f.outer] for f in node.inputs}
+        given |= {} if state is None else {inner: _made(name, known[inner]) for name, inner in state.shown}
+        body = self.graph(node.body, known, given, inside)
         self.inside.pop()
         if state is None:
             return

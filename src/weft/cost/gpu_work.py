@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd, prod
+from math import gcd, log2, prod
 
 from weft.block.check import body_types, infer, update_types
 from weft.block.places import Place
@@ -24,6 +24,7 @@ from weft.block.program import (
     Load,
     Map,
     Pointwise,
+    Prefix,
     Rank,
     Store,
 )
@@ -186,6 +187,15 @@ class _Walk:
                     if item.dims:
                         region.vectors.append((self.lanes_of(item.dims, lanes), SELECT))
                     values[name] = replace(item, name=name, raw=False, load=None)
+            case Prefix():
+                # As many steps as the block's length has digits, each over all of it; and its whole.
+                item = values[node.arg]
+                count = self.lanes_of(node.dims, lanes)
+                region.vectors.append((count, max(1.0, log2(lanes[node.over]))))
+                whole = tuple(a for a in node.dims if a != node.over)
+                region.reductions.append(_reduction(whole, node.over, item, lanes))
+                made = self.like(_Value(node.name, node.dims, node.dtype), [item], lanes)
+                values |= {node.name: made, node.total: _Value(node.total, whole, node.dtype)}
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)
@@ -273,8 +283,9 @@ class _Walk:
         during = frame.body()
         self.inside.append(node)
         fed = {f.inner: values[f.outer] for f in node.inputs}
-        body = self.graph(node.body, known, fed, inside, inner_lanes, own, during)
         after, start = None, {c.name: _Value(c.name, c.dims, c.dtype.accumulator) for c in components}
+        fed |= {} if state is None else {inner: start[name] for name, inner in state.shown}
+        body = self.graph(node.body, known, fed, inside, inner_lanes, own, during)
         if state is not None:
             after = frame.update(during)
             names = state.update.inputs[len(components) :]

@@ -209,6 +209,9 @@ class _Walk:
         inside = _Scope((*scope.around, own), (*scope.steps, inner))
         body: _Env = {feed.inner: env[feed.outer] for feed in node.inputs}
         state = None if node.state is None else self.begun(node.state, body, inside, lasting=drawn)
+        if node.state is not None and state is not None:
+            now = dict(zip((c.name for c in node.state.components), state, strict=True))
+            body |= {inner: now[name] for name, inner in node.state.shown}
         self.graph(node.body, body, inside)
         if node.state is not None and state is not None:
             state = self.updated(node.state, state, body, inside)

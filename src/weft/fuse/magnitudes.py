@@ -67,7 +67,7 @@ class _Sizes:
         for name in site.path:
             known = self.of(outer, given, place)
             loop = next(n for n in outer.nodes if isinstance(n, Map) and n.name == name)
-            outer, given, place = loop.body, {f.inner: known[f.outer] for f in loop.inputs}, name
+            outer, given, place = loop.body, _given(loop, known), name
         return self.of(graph, given, place)
 
     def of(self, graph: Graph, given: Mapping[str, Magnitude], place: str) -> dict[str, Magnitude]:
@@ -98,7 +98,7 @@ class _Sizes:
 
     def of_map(self, loop: Map, known: Mapping[str, Magnitude]) -> dict[str, Magnitude]:
         """Finds the magnitudes of what a map gives."""
-        inner = self.of(loop.body, {f.inner: known[f.outer] for f in loop.inputs}, loop.name)
+        inner = self.of(loop.body, _given(loop, known), loop.name)
         state = loop.state
         carried = () if state is None else (*(inner[n] for n in state.feeds), *(inner[n] for n in state.resume or ()))
         made_of = frozenset[str]().union(*(each.made_of for each in carried))
@@ -122,6 +122,17 @@ class _Sizes:
                 self.scales(inner, args, rank)
             case _:
                 pass
+
+
+def _given(loop: Map, known: Mapping[str, Magnitude]) -> dict[str, Magnitude]:
+    """Finds the magnitudes of what the body of `loop` starts from; what is shown of a state may be of any."""
+    found = {f.inner: known[f.outer] for f in loop.inputs}
+    state = loop.state
+    components = {} if state is None else {c.name: c for c in state.components}
+    for name, inner in () if state is None else state.shown:
+        made_of = frozenset({f"{name} in {loop.name}"})
+        found[inner] = Magnitude(made_of, ordinary=False, rank=len(components[name].dims))
+    return found
 
 
 def _ordinary(expr: Scalar, args: Sequence[Magnitude]) -> bool:

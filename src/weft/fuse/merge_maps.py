@@ -66,6 +66,8 @@ def merge_maps(graph: Graph, first: Map, second: Map) -> Rewrite:
         else:
             names[feed.inner] = make(feed.inner)
             added.append(replace(feed, inner=names[feed.inner]))
+    shown = () if second.state is None else tuple(inner for _, inner in second.state.shown)
+    names.update({name: make(name) for name in shown})
     for node in second.body.nodes:  # in order, for a name depends on those given before
         names.update({name: make(name) for name in results(node)})
     renamed = rename_body(_with_fresh_state(second, {n: make(n) for n in sorted(_state_names(second))}), names)
@@ -103,6 +105,7 @@ def _with_fresh_state(node: Map, names: Mapping[str, str]) -> Map:
         update=rename_values(old.update, names),
         merge=rename_values(old.merge, names),
         finish=rename_values(old.finish, names),
+        shown=tuple((names[name], inner) for name, inner in old.shown),
     )
     outputs = tuple(replace(o, inner=names[o.inner]) if isinstance(o, Final) else o for o in node.outputs)
     return replace(node, state=state, outputs=outputs)
@@ -127,4 +130,5 @@ def _joint(first: State | None, second: State | None) -> State | None:
         beside(f.merge, s.merge, merge),
         beside(f.finish, s.finish, (*f.finish.inputs, *s.finish.inputs)),
         None if f.resume is None or s.resume is None else (*f.resume, *s.resume),
+        (*f.shown, *s.shown),
     )

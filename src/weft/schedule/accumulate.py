@@ -16,6 +16,7 @@ from weft.block.program import (
     Layout,
     Map,
     Pointwise,
+    Prefix,
     Rank,
     Stage,
     State,
@@ -74,7 +75,7 @@ class _Operands:
                 if node.name in self.schedule.panels:
                     second = self.staged(f"{second}_panel", second, (over, *rest[right]), Layout.panel)
                 return node if (first, second) == (left, right) else replace(node, left=first, right=second)
-            case Collapse(_, monoid, arg, over):
+            case Collapse(_, monoid, arg, over) | Prefix(arg=arg, monoid=monoid, over=over):
                 new = self.padded(arg, over, monoid.identity)
                 return node if new == arg else replace(node, arg=new)
             case Rank(over=over, rank=rank, numbers=numbers):

@@ -43,7 +43,7 @@ def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str], given:
 
 def _peeled(node: Map, known: Known, make: Callable[[str], str], used: Callable[[str], str]) -> list[BlockNode]:
     state = node.state
-    if state is None or any(not isinstance(o, Final) for o in node.outputs):
+    if state is None or state.shown or any(not isinstance(o, Final) for o in node.outputs):
         raise ScheduleError(f"loop {node.name!r} cannot be peeled: it carries no state, or stacks outputs")
     if node.tile == 1 and node.range.beside is None:
         return [node]

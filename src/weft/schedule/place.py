@@ -73,7 +73,7 @@ def _around(inner: Map, shell: Map) -> Map:
     if inner.state is None:
         outputs = tuple(Stacked(o.outer, o.outer) for o in inner.outputs)
         return sealed(replace(shell, inputs=feeds, body=Graph((), (inner,), ()), outputs=outputs))
-    if any(isinstance(o, Stacked) for o in inner.outputs):
+    if inner.state.shown or any(isinstance(o, Stacked) for o in inner.outputs):
         raise ScheduleError(f"loop {inner.name!r} carries state and stacks outputs: it takes one level")
     names = tuple(c.name for c in inner.state.components)
     parts = tuple(f"{n}_level" for n in names)

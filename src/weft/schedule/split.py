@@ -103,7 +103,7 @@ class _Splitter:
     def segments(self, graph: Graph, loop: Map) -> tuple[Map, Map]:
         """Return the map over segments and the merge map that stand for `loop`."""
         state = loop.state
-        if state is None or any(isinstance(o, Stacked) for o in loop.outputs):
+        if state is None or state.shown or any(isinstance(o, Stacked) for o in loop.outputs):
             raise ScheduleError(f"loop {loop.name!r} cannot be split: it stacks outputs or carries no state")
         name = self.make(f"{loop.axis.space.name.lower()}s")
         space = Space(name.upper(), self.count)

@@ -19,6 +19,7 @@ from weft.tensor import optable
 from weft.tensor.domain import (
     Array,
     Structural,
+    by_doubling,
     contract_arrays,
     first_of,
     identity,
@@ -219,6 +220,10 @@ class BoundedDomain:
         for factor in factors:
             found = self._within(found * factor, dtype, None, ())
         return found
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines pairs."""
+        return by_doubling(self, monoid, v)
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array, Structural, at, contract_arrays, nearest, wrapped
+from weft.tensor.domain import Array, Structural, at, by_doubling, contract_arrays, nearest, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue
 from weft.tensor.formula import ONE, Formula, Met, Polynomial, made, repeated, summed, variable
@@ -357,6 +357,10 @@ class DegreeDomain:
                 return replace(repeated(v, count), shape=kept)
             case Monoid.max | Monoid.min:
                 return replace(self._compared("maximum", [v, v], v), shape=kept)
+
+    def prefixes(self, monoid: Monoid, v: DegreeValue) -> DegreeValue:
+        """Combines pairs."""
+        return by_doubling(self, monoid, v)
 
     def ranked(self, v: DegreeValue, numbers: DegreeValue, count: int, order: Order) -> tuple[DegreeValue, DegreeValue]:
         """Bounds the values by any of those that there are; their places are data."""

@@ -76,6 +76,10 @@ class Domain(Protocol[V]):
         """
         ...
 
+    def prefixes(self, monoid: Monoid, v: V) -> V:
+        """Combines each element of `v` with all that come before it along the last dimension. Sums of bools count."""
+        ...
+
     def ranked(self, v: V, numbers: V, count: int, order: Order) -> tuple[V, V]:
         """Returns the `count` elements of `v` along its last dimension that come first in `order`, and their `numbers`.
 
@@ -147,6 +151,25 @@ def wrapped(values: Array, dtype: DType) -> Array:
 def _truncated(values: Array, bits: int) -> Array:
     whole, bound = np.trunc(values), 2.0**bits
     return np.where((whole >= -bound) & (whole < bound), whole, -bound).astype(np.int64)
+
+
+def by_doubling(domain: Domain[V], monoid: Monoid, v: V) -> V:
+    """Computes `Domain.prefixes` by reductions of pairs: of elements that are one apart, two, four, and so on."""
+
+    def paired(first: Array, second: Array) -> Array:
+        return np.stack((first, second), axis=-1)
+
+    def after(first: Array, rest: Array) -> Array:
+        return np.concatenate((first, rest), axis=-1)
+
+    v = domain.reduce(monoid, domain.lift(at((..., None)), v), [len(domain.shape(v))])
+    size, apart = domain.shape(v)[-1], 1
+    while apart < size:
+        first, second = (domain.lift(at((..., each)), v) for each in (slice(0, -apart), slice(apart, None)))
+        combined = domain.reduce(monoid, domain.lift(paired, first, second), [len(domain.shape(v))])
+        v = domain.lift(after, domain.lift(at((..., slice(0, apart))), v), combined)
+        apart *= 2
+    return v
 
 
 def identity(monoid: Monoid, kind: str) -> float | int | bool:

@@ -25,6 +25,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
 )
@@ -206,6 +207,9 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
             every = (*node.axes, *node.over)
             dims = range(len(node.axes), len(every))
             result = domain.reduce(node.monoid, argument(node.arg, every), dims)
+        case Scan():
+            every = (*(a for a in node.axes if a != node.over), node.over)
+            result = aligned(domain, domain.prefixes(node.monoid, argument(node.arg, every)), every, node.axes)
         case Reindex():
             result = _reindex(node, values[node.source], sizes, domain)
         case Lookup():

@@ -41,6 +41,7 @@ from weft.tensor.domain import (
     Structural,
     at,
     broadcast,
+    by_doubling,
     contract_arrays,
     diagonal,
     identity,
@@ -353,6 +354,10 @@ class FieldDomain:
                 return FieldValue(tuple(modular.product(a, p) for a, p in products), rows.primes)
             case _:
                 assert_never(monoid)
+
+    def prefixes(self, monoid: Monoid, v: FieldElements) -> FieldElements:
+        """Combines pairs."""
+        return by_doubling(self, monoid, v)
 
     def ranked(
         self, v: FieldElements, numbers: FieldElements, count: int, order: Order

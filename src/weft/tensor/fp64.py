@@ -12,6 +12,7 @@ from weft.tensor import optable
 from weft.tensor.domain import (
     Array,
     Structural,
+    by_doubling,
     contract_arrays,
     first_of,
     identity,
@@ -139,6 +140,16 @@ class Fp64Domain:
         if not parts.shape[-1]:
             return np.ones(parts.shape[:-1])
         return np.ldexp(parts[..., 0], np.clip(exponents[..., 0], -3000, 3000))
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines from the first element on, sums in the widest type that numpy has; products by pairs, whose range is wider."""
+        if v.dtype == np.bool_ and monoid in (Monoid.sum, Monoid.prod):
+            v = v.astype(np.int64)
+        if monoid is Monoid.prod and v.dtype == np.float64:
+            return by_doubling(self, monoid, v)
+        wide = v.astype(np.longdouble) if monoid is Monoid.sum and v.dtype.kind == "f" else v
+        with np.errstate(all="ignore"):
+            return np.asarray(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype)
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

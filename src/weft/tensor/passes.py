@@ -52,6 +52,7 @@ class Setting:
         kind: of the target, as the target itself names it.
         units: element types that the machine multiplies faster than the next wider ones.
         lengths: of spaces, by name, where loops may be nested in any order; else None.
+        doubles: the target computes in float64, so that what PyTorch carries in it on a CPU is carried so.
         plain: how many exponentials may stay as written when others become pairs; None: any number.
         orders: of results by number, the order in which eager has their dimensions in memory.
         inputs: names that stay when values are renamed.
@@ -60,6 +61,7 @@ class Setting:
     kind: str = "cpu"
     units: frozenset[DType] = frozenset()
     lengths: Mapping[str, int] | None = None
+    doubles: bool = True
     plain: int | None = None
     orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
     inputs: tuple[str, ...] = ()

@@ -120,6 +120,20 @@ class Reduction(_Value):
 
 
 @dataclass(frozen=True, slots=True)
+class Scan(_Value):
+    """`out[axes]` = the elements of `arg` along `over`, each combined by `monoid` with all that come before it.
+
+    Attributes:
+        axes: those of `arg`, `over` among them.
+    """
+
+    monoid: Monoid
+    arg: Use
+    over: Axis
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """In what order a ranking has elements: by value, and equal ones (0 and -0 among them) by their number.
 
@@ -237,6 +251,7 @@ Node: TypeAlias = (
     | Elementwise
     | Contraction
     | Reduction
+    | Scan
     | Ranking
     | Reindex
     | Lookup
@@ -408,7 +423,7 @@ def reads(node: Node) -> tuple[Use, ...]:
             return node.args
         case Contraction():
             return (node.left, node.right)
-        case Reduction() | Ranking() | Cast():
+        case Reduction() | Scan() | Ranking() | Cast():
             return (node.arg,)
         case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
             return ()
@@ -462,8 +477,11 @@ def _show(node: Node) -> str:
             return show(node.expr, tuple(str(u) for u in node.args))
         case Contraction():
             return f"contract over {', '.join(map(str, node.over))} of {node.left} * {node.right}"
-        case Reduction():
-            return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
+        case Reduction() | Scan():
+            where = (
+                f"along {node.over} up to each" if isinstance(node, Scan) else f"over {', '.join(map(str, node.over))}"
+            )
+            return f"{node.monoid.name} {where} of {node.arg}"
         case Ranking():
             return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
         case Reindex() | Lookup():

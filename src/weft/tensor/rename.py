@@ -21,6 +21,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     Use,
 )
 
@@ -36,7 +37,7 @@ def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
             return replace(node, args=tuple(change(u) for u in node.args))
         case Contraction():
             return replace(node, left=change(node.left), right=change(node.right))
-        case Reduction() | Ranking() | Cast():
+        case Reduction() | Scan() | Ranking() | Cast():
             return replace(node, arg=change(node.arg))
         case _:
             assert_never(node)
@@ -69,6 +70,8 @@ def with_axes(node: Node, axis: Callable[[Axis], Axis]) -> Node:
             return replace(node, axes=own, index=tuple(affine_over(i, axis) for i in node.index))
         case Contraction() | Reduction():
             node = replace(node, axes=own, over=tuple(axis(a) for a in node.over))
+        case Scan():
+            node = replace(node, axes=own, over=axis(node.over))
         case Ranking():
             rank = None if node.rank is None else axis(node.rank)
             node = replace(node, axes=own, over=axis(node.over), rank=rank)

@@ -22,6 +22,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     axes_of,
@@ -114,6 +115,8 @@ def _check(node: Node, values: Mapping[str, Node]) -> None:
             _check_contraction(node, values)
         case Reduction():
             _check_reduction(node, values)
+        case Scan():
+            _check_scan(node, values)
         case Ranking():
             _check_ranking(node, values)
         case Reindex():
@@ -145,6 +148,14 @@ def _check_reduction(node: Reduction, values: Mapping[str, Node]) -> None:
     if not set(node.arg.axes) >= {*node.axes, *node.over}:
         what = f"{node.name} has an axis that {node.arg} does not read along"
         _fail(node.name, what, "a reduction's axes are its argument's")
+
+
+def _check_scan(node: Scan, values: Mapping[str, Node]) -> None:
+    _check_use(node, node.arg, values)
+    _distinct(node, node.arg.axes, "what is scanned")
+    if set(node.axes) != set(node.arg.axes) or node.over not in node.axes:
+        what = f"{node.name} has other axes than {node.arg}, or runs along none of them"
+        _fail(node.name, what, "a scan's axes are its argument's, and it runs along one of them")
 
 
 def _check_ranking(node: Ranking, values: Mapping[str, Node]) -> None:

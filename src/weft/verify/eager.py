@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array, contract_arrays, wrapped
+from weft.tensor.domain import Array, by_doubling, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
@@ -65,6 +65,15 @@ class EagerDomain(Fp64Domain):
         with np.errstate(all="ignore"):
             together = np.add if monoid is Monoid.sum else np.multiply
             return np.asarray(together.accumulate(rows[..., way], axis=-1)[..., -1])
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines from the first element on: in fp64, as on a CPU, and where the order asks for another way in the own type."""
+        if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
+            return super().prefixes(monoid, v)
+        together = np.add if monoid is Monoid.sum else np.multiply
+        with np.errstate(all="ignore"):
+            wide = v if self.order else v.astype(np.float64)
+            return np.asarray(together.accumulate(wide, axis=-1)).astype(v.dtype)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:  # noqa: ARG002 - the protocol's
         """Rounds, whether the cast is semantic or one of precision."""
@@ -183,6 +192,10 @@ class _TypedDomain(Fp64Domain):
         """Computes the expression, each operation in the type that goes with `dtype`."""
         self._of = dtype.accumulator
         return super().elementwise(expr, args, dtype)
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines pairs, as this domain reduces them."""
+        return by_doubling(self, monoid, v)
 
 
 class RandomlyRoundedDomain(_TypedDomain):

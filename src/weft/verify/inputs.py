@@ -27,6 +27,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     uses,
@@ -174,7 +175,7 @@ def ordered(program: TensorProgram) -> bool:
     """Tells whether results depend on an order of what is computed."""
     return any(
         isinstance(n, Ranking)
-        or (isinstance(n, Reduction) and n.monoid in (Monoid.max, Monoid.min))
+        or (isinstance(n, Reduction | Scan) and n.monoid in (Monoid.max, Monoid.min))
         or (isinstance(n, Elementwise) and _compares(n.expr))
         for n in program.nodes
     )
@@ -185,7 +186,7 @@ def joins_outcomes(program: TensorProgram) -> bool:
     outcomes = {n.name for n in program.inputs if n.dtype is DType.bool}
     for node in program.nodes:
         match node:
-            case Reduction() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
+            case Reduction() | Scan() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
                 return True
             case Cast() | Elementwise() | Reindex() if uses(node) and outcomes.issuperset(uses(node)):
                 outcomes.add(node.name)

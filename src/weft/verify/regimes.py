@@ -27,6 +27,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
 )
 
@@ -194,6 +195,8 @@ def _parallel(program: TensorProgram) -> set[str]:
         match node:
             case Reduction() | Contraction():
                 mixed.update(a.space.name for a in node.over)
+            case Scan():
+                mixed.add(node.over.space.name)
             case Ranking():
                 mixed.add(node.over.space.name)
                 mixed.update(() if node.rank is None else (node.rank.space.name,))
@@ -304,7 +307,7 @@ def reduced_spaces(program: TensorProgram) -> set[str]:
         match node:
             case Reduction() | Contraction():
                 found.update(a.space.name for a in node.over)
-            case Ranking():
+            case Ranking() | Scan():
                 found.add(node.over.space.name)
             case _:
                 pass

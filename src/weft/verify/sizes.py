@@ -201,8 +201,9 @@ def edge_sizes(
 
     A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
     or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
-    short block; and several after a first block on its own. Where indices say where to read, there are several elements. Beside a
-    band there are as many more as it lies off the diagonal, and blocks beyond; where sizes say how far that is, no two are alike.
+    short block; and several after a first block on its own, and where each shows what came before it. Where indices say where
+    to read, there are several elements. Beside a band there are as many more as it lies off the diagonal, and blocks beyond;
+    where sizes say how far that is, no two are alike.
 
     Args:
         applied: with small tiles; what is said here is of its spaces without a fixed size.
@@ -220,10 +221,7 @@ def edge_sizes(
             tiles.setdefault(space.name, set()).add(_tile(node))
             # A segment has two blocks; after a first block on its own there are whole ones and a rest. The blocks are those of this
             # loop: others over the space may have much larger ones.
-            count = (
-                node.range.count if isinstance(node.range, Segment) else 4 if isinstance(node.range, Remainder) else 1
-            )
-            segments[space.name] = max(segments.get(space.name, 0), 2 * _tile(node) * (count - 1))
+            segments[space.name] = max(segments.get(space.name, 0), 2 * _tile(node) * (_stretches(node) - 1))
     levels = _levels(applied)
     rests = {name: _with_rests(found, max(levels.get(name, 0), segments.get(name, 0))) for name, found in tiles.items()}
     exact = {name: max(found, default=2) for name, found in tiles.items()}
@@ -247,6 +245,16 @@ def edge_sizes(
         {name: min(size, (most or {}).get(name, size)) for name, size in chosen.items()}
         for chosen in (rests, dict.fromkeys(tiles, 1), exact)
     )
+
+
+def _stretches(node: Map) -> int:
+    """Counts the stretches of two blocks that `node` is to go over, the last of one short block."""
+    if isinstance(node.range, Segment):
+        return node.range.count
+    if isinstance(node.range, Remainder):
+        return 4
+    # What an iteration does to a state that is not as it began is seen an iteration later.
+    return 3 if node.state is not None and node.state.shown else 1
 
 
 def _looked_up(graph: Graph, lists: Mapping[str, tuple[Axis, ...]]) -> set[str]:

@@ -34,6 +34,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     uses,
@@ -169,7 +170,7 @@ def _indexed(program: TensorProgram) -> _Indexed:
         match node:
             case Contraction() | Reduction() if found and node.name not in data:
                 indexed[node.name] = whole | {a.space.name for a in node.over}
-            case Ranking() if found and node.name not in data:
+            case Ranking() | Scan() if found and node.name not in data:
                 indexed[node.name] = whole | {node.over.space.name}
             case Elementwise() | Cast() | Reindex() if found:
                 indexed[node.name] = whole
@@ -190,7 +191,7 @@ def _probe(
     for node in program.nodes:
         if isinstance(node, Extent) and node.space.name in fixed:
             nodes.append(Constant(node.name, (), node.dtype, fixed[node.space.name]))
-        elif isinstance(node, Iota | Contraction | Reduction | Ranking | Opaque):
+        elif isinstance(node, Iota | Contraction | Reduction | Scan | Ranking | Opaque):
             given.append(Input(node.name, node.axes, node.dtype))
         else:
             nodes.append(node)

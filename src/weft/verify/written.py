@@ -17,7 +17,7 @@ from typing import assert_never
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array
+from weft.tensor.domain import Array, by_doubling
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
@@ -33,6 +33,7 @@ from weft.tensor.program import (
     Node,
     Ranking,
     Reduction,
+    Scan,
     TensorProgram,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, substitute
@@ -73,7 +74,9 @@ def as_written(program: TensorProgram, finest: DType) -> TensorProgram:
 
 def _counts(node: Node) -> bool:
     """Tells whether it is integers that were not computed with, which no arithmetic can have wrapped, or a sum of such."""
-    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(node, Input | Iota | Extent | Constant | Reduction)
+    return node.dtype in (DType.bool, *_INTEGERS) and isinstance(
+        node, Input | Iota | Extent | Constant | Reduction | Scan
+    )
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -160,6 +163,10 @@ class WrittenNumbers(Fp64Domain):
         total = super().reduce(monoid, np.abs(v), dims)
         with np.errstate(all="ignore"):
             return self._noisy(result, total, ~(total < _unit(v).min() * _WHOLE))
+
+    def prefixes(self, monoid: Monoid, v: Array) -> Array:
+        """Combines pairs, as this domain reduces them."""
+        return by_doubling(self, monoid, v)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         with np.errstate(over="call", under="call", call=self._noted):
@@ -341,6 +348,8 @@ def _operations(program: TensorProgram) -> frozenset[str]:
                 found |= set(applied(node.expr))
             case Reduction():
                 found.add(f"a {node.monoid.name} over an axis")
+            case Scan():
+                found.add(f"a {node.monoid.name} up to each element of an axis")
             case Ranking():
                 found.add(f"the {node.order} over an axis")
             case Contraction():

@@ -18,6 +18,7 @@ from weft.capture.matmuls import MATMULS
 from weft.capture.parts import PARTS
 from weft.capture.picks import PICKS
 from weft.capture.reductions import REDUCTIONS
+from weft.capture.scans import SCANS
 from weft.capture.views import VIEWS
 from weft.tensor.optable import DERIVED, MASK_ATEN, PRIMITIVES
 
@@ -36,6 +37,7 @@ _ABOUT = {
     "Other names": "Of operations that have a row.",
     "Products": "Contractions.",
     "Reductions and normalisations": "As the reductions and elementwise operations that they consist of.",
+    "Scans": "Sums, products and extrema of all elements up to each; of extrema the values alone.",
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
     "Joined tensors": "Of one length along a dimension: a digit of the index chooses among them.",
     "New tensors": "Made where they are read.",
@@ -53,6 +55,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Other names": set(ALIASES),
         "Products": set(MATMULS),
         "Reductions and normalisations": set(REDUCTIONS),
+        "Scans": set(SCANS),
         "Views and copies": set(VIEWS),
         "Joined tensors": set(JOINS),
         "New tensors": set(CREATION),

@@ -155,12 +155,13 @@ class Operations:
             self.groups.append(node)
         once = node.place is Place.grid or node.runs_once
         state = node.state
+        before = [] if state is None else [ColumnValue(c.name, c.dims, c.dtype) for c in state.components]
+        start = {} if state is None else {c.name: v for c, v in zip(state.components, before, strict=True)}
+        inside |= {} if state is None else {inner: start[name] for name, inner in state.shown}
         found = self.graph(node.body, inside)
         values |= {o.outer: inside[o.inner] for o in node.outputs if not isinstance(o, Final)}
         if state is None:
             return found if once else [ColumnLoop(node, (), _ordered(_onto(found)))]
-        before = [ColumnValue(c.name, c.dims, c.dtype) for c in state.components]
-        start = {c.name: v for c, v in zip(state.components, before, strict=True)}
         names = state.update.inputs[len(before) :]
         scope = {**start, **{n: inside[f] for n, f in zip(names, state.feeds, strict=True)}}
         found += self.graph(state.update, scope)

@@ -34,13 +34,14 @@ class Frame(KernelFrame[Writer]):
 
     Attributes:
         allocations: the scratch of one thread.
+        headers: what it includes besides the prelude.
         looked_up: the lengths of dimensions in which indices say where to read.
     """
 
     spelling: ClassVar[Spelling] = SPELLING
     allocations: list[Allocation] = field(default_factory=list[Allocation])
     has_matmuls: bool = False
-    has_rankings: bool = False
+    headers: set[str] = field(default_factory=set[str])
     looked_up: dict[str, None] = field(default_factory=dict[str, None])
 
     def hold(self, text: str, wish: str) -> str:

@@ -40,13 +40,13 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
     Raises:
         UnsupportedError: C++ kernels cannot do it (`demand_legal`), or it ranks elements that are not numbered as they lie.
     """
-    function, ranked = _function(program, kernel, name, dims)
-    headers = ["prelude.h", *(["rank.h"] if ranked else [])]
+    function, more = _function(program, kernel, name, dims)
+    headers = ["prelude.h", *sorted(more)]
     return "\n".join([*(f'#include "{h}"' for h in headers), "", "using weft::i64;", function])
 
 
-def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) -> tuple[str, bool]:
-    """Prints the function `own`; returned with whether it ranks anything."""
+def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) -> tuple[str, set[str]]:
+    """Prints the function `own`; returned with the headers that it needs besides the prelude."""
     demand_legal(program, kernel)
     types = infer(program.graph, dict(program.inputs), Around({}, applied=True))
     names, out = Names(RESERVED), Writer(1)
@@ -86,7 +86,7 @@ def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) 
         _serial(frame, out, top, places)
     out.lines[begin:begin] = _checked(frame, word + 1)
     text = "\n".join(["", f'extern "C" void {own}(const int64_t* words) {{', *out.lines, "}", ""])
-    return text, frame.has_rankings
+    return text, frame.headers
 
 
 def _checked(frame: Frame, word: int) -> list[str]:

@@ -6,10 +6,24 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockType, Buffer, Dot, Fill, Final, Graph, Load, Map, Once, Pointwise, State, Store
+from weft.block.program import (
+    BlockType,
+    Buffer,
+    Dot,
+    Fill,
+    Final,
+    Graph,
+    Load,
+    Map,
+    Once,
+    Pointwise,
+    Prefix,
+    State,
+    Store,
+)
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
-from weft.emit.cpp import nests, rankings
+from weft.emit.cpp import nests, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.order import arranged
@@ -21,6 +35,8 @@ from weft.emit.ranges import BlockText, Bounds, Iterations, Scope, block_at, des
 from weft.emit.text import minus, times
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import exactly_equal
+
+_PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 
 
 def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> None:
@@ -38,7 +54,7 @@ def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> No
             case Store():
                 pass
             case _:
-                rankings.PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
+                _PRINTERS.get(type(node), Body.operator)(body, node, accumulators or {})
 
 
 def iteration(
@@ -53,8 +69,10 @@ def iteration(
     """
     frame, inner = body.frame, entered(body, node, scope)
     stores = [n for n in node.body.nodes if isinstance(n, Store)]
-    multiplied = _multiplied(node)
-    targets = {n: _target(inner, n) for n in stores if n.value in multiplied}
+    if node.state is not None:
+        inner.values |= {name: carried[component][0] for component, name in node.state.shown}
+    whole = _multiplied(node) | {n.name for n in node.body.nodes if isinstance(n, Prefix)}
+    targets = {n: _target(inner, n) for n in stores if n.value in whole}
     inner.homes |= {n.value: target for n, target in targets.items()}
     run(inner)
     puts = [] if node.state is None else _updated(inner, node.state, carried)

@@ -74,33 +74,34 @@ def _call(
     index = numbers.node if isinstance(numbers, Lazy) and isinstance(numbers.node, Index) else None
     if index is None and (isinstance(numbers, Lazy) or node.over != node.rank):
         raise UnsupportedError("a ranking of elements that are not numbered as they lie", where=node.location)
-    frame.has_rankings = True
+    frame.headers.add("rank.h")
     frame.location([node.location])
     rows = [a for a in node.dims if a != node.rank]
     names = {a: frame.names.make("row") for a in rows}
     order = ", ".join("true" if flag else "false" for flag in (node.order.largest, node.order.nan_first))
-    targets = [part for memory in kept for part in (_at(memory, names), _stride(memory, node.rank))]
-    source = [_at(arg, names), _stride(arg, node.over)]
+    targets = [part for memory in kept for part in (at_row(memory, names), stride(memory, node.rank))]
+    source = [at_row(arg, names), stride(arg, node.over)]
     size = "1" if node.over is None else scope[node.over].valid
     if index is not None:
         call, more = "rank", [scope[index.axis].base, size]
     else:
         assert isinstance(numbers, ItemMemory)
-        call, more = "rank_both", [_at(numbers, names), _stride(numbers, node.over), size]
+        call, more = "rank_both", [at_row(numbers, names), stride(numbers, node.over), size]
     line = f"weft::{call}<{order}, {node.count}>({', '.join((*targets, *source, *more))});"
-    _in_rows(frame.out, [(names[a], scope[a].valid) for a in rows], line)
+    in_rows(frame.out, [(names[a], scope[a].valid) for a in rows], line)
 
 
-def _in_rows(out: Writer, rows: Sequence[tuple[str, str]], line: str) -> None:
+def in_rows(out: Writer, rows: Sequence[tuple[str, str]], line: str) -> None:
+    """Print `line` in loops over `rows`: the name of each index, and how many there are."""
     if not rows:
         out.line(line)
         return
     (name, count), *rest = rows
     with out.block(f"for (i64 {name} = 0; {name} < {count}; ++{name})"):
-        _in_rows(out, rest, line)
+        in_rows(out, rest, line)
 
 
-def _at(memory: ItemMemory, names: dict[Axis, str]) -> str:
+def at_row(memory: ItemMemory, names: dict[Axis, str]) -> str:
     """Spell a pointer to the first element of a row."""
     if memory.variable:
         return f"&{memory.base}"
@@ -108,5 +109,6 @@ def _at(memory: ItemMemory, names: dict[Axis, str]) -> str:
     return memory.base if offset == "0" else f"{memory.base} + {offset}"
 
 
-def _stride(memory: ItemMemory, axis: Axis | None) -> str:
-    return "0" if axis is None or memory.variable else factor(memory.strides[axis])
+def stride(memory: ItemMemory, axis: Axis | None) -> str:
+    """Spell the elements from one index of `axis` to the next; none for an axis that an item lacks."""
+    return "0" if axis is None or memory.variable else factor(memory.strides.get(axis, "0"))

@@ -267,13 +267,13 @@ class Body:
         text = call("tl.where", mask, tile.text if held is tile.held else tile.computed, other)
         return Tile(self.frame.hold(text, name), tile.dims, held, tile.dtype, value if axes is None else None)
 
-    def _combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
+    def combinable(self, name: str, tile: Tile, over: Axis, identity: float) -> Tile:
         """Return `tile` with the identity in the lanes that a block the program knows to be whole has beyond its elements."""
         lanes = self.frame.lanes[over]
         return self.filled(name, tile, identity, (over,)) if lanes.whole and lanes.valid is not None else tile
 
     def _collapse(self, node: Collapse) -> None:
-        tile = self._combinable(node.name, self.item(node.arg), node.over, node.monoid.identity)
+        tile = self.combinable(node.name, self.item(node.arg), node.over, node.monoid.identity)
         self.frame.location([node.location])
         # Bools are counted as integers.
         dtype = DType.int64 if tile.kind == "bool" else tile.dtype.accumulator
@@ -289,7 +289,7 @@ class Body:
         self._define(node.name, reduced, dims, dtype, pad)
 
     def _dot(self, node: Dot) -> None:
-        left, right = (self._combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
+        left, right = (self.combinable(node.name, self.item(n), node.over, 0.0) for n in (node.left, node.right))
         acc = None if node.acc is None else self.item(node.acc)
         added = None if acc is None else self.aligned(acc.computed, acc.dims, node.dims)
         self.frame.location([node.location])

@@ -6,19 +6,21 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
-from weft.block.program import Collapse, Final, Graph, Load, Map, Pointwise, State, Store
+from weft.block.program import Collapse, Final, Graph, Load, Map, Pointwise, Prefix, State, Store
 from weft.block.scope import Types
-from weft.block.walk import operands
+from weft.block.walk import operands, results
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
 from weft.emit.text import minus
-from weft.emit.triton import rankings
+from weft.emit.triton import prefixes, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
 from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import call
 from weft.emit.triton.values import Tile, Value
 from weft.tensor.scalar import Apply, Arg
+
+_PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 
 
 def run(body: Body) -> None:
@@ -27,7 +29,7 @@ def run(body: Body) -> None:
         if isinstance(node, Map):
             _loop(body, node)
         elif not isinstance(node, Store):
-            rankings.PRINTERS.get(type(node), Body.operator)(body, node)
+            _PRINTERS.get(type(node), Body.operator)(body, node)
 
 
 def iteration(body: Body, node: Map, scope: Scope, carried: Mapping[str, Tile]) -> Body:
@@ -38,6 +40,8 @@ def iteration(body: Body, node: Map, scope: Scope, carried: Mapping[str, Tile]) 
         carried: the variables of the state's components.
     """
     inner = entered(body, node, scope)
+    if node.state is not None:
+        inner.values |= {name: carried[component] for component, name in node.state.shown}
     run(inner)
     if node.state is not None:
         _update(inner, node, node.state, carried)
@@ -152,10 +156,12 @@ def reduced_apart(state: State, body: Graph, component: str) -> bool | None:
         n: known
         for n, f in zip(update.inputs[count:], state.feeds, strict=True)
         for known in body.nodes
-        if known.name == f
+        if f in results(known)
     }
     place = update.inputs.index(component)
     last = made.get(update.outputs[place])
+    if isinstance(last, Prefix):  # its elements read the component, too
+        return None if state.components[place].dims and state.components[place].dtype.is_float else False
     if not isinstance(last, Pointwise) or not state.components[place].dims or not last.dtype.is_float:
         return False
     if not any(isinstance(n, Collapse) for n in (*body.nodes, *update.nodes)):

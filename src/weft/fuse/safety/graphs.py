@@ -180,6 +180,8 @@ def _fed(work: PairWork, node: Map) -> tuple[list[Feed], Inputs, dict[str, Block
     types = body_types(replace(node, inputs=tuple(feeds)), work.types)
     # The graph that is being rewritten still names the inputs that are no edges any more.
     old = body_types(node, work.types)
+    if node.state is not None:
+        given.values |= {inner: Pair(inner) for _, inner in node.state.shown}
     return feeds, given, {**old, **types}
 
 

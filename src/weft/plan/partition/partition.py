@@ -19,6 +19,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     uses,
 )
@@ -139,10 +140,10 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
     along, late = dict[str, frozenset[Space]](), set[str]()
     for node in members:
         own: frozenset[Space] = frozenset()
-        if isinstance(node, Contraction | Reduction | Ranking):
-            own = frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking) else node.over))
+        if isinstance(node, Contraction | Reduction | Ranking | Scan):
+            own = _over(node)
         before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in uses(node)))
-        others = isinstance(node, Reduction | Ranking) and not before <= own
+        others = isinstance(node, Reduction | Ranking | Scan) and not before <= own
         if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(uses(node)):
             late.add(node.name)
         along[node.name] = before | own
@@ -208,6 +209,11 @@ def _spaces(node: Node) -> frozenset[Space]:
     return frozenset(a.space for a in node.axes)
 
 
+def _over(node: Contraction | Reduction | Ranking | Scan) -> frozenset[Space]:
+    """Return the spaces that `node` combines elements along."""
+    return frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking | Scan) else node.over))
+
+
 def _passes(members: Sequence[Node]) -> dict[str, int]:
     """Number the pass over its operands in which each value is made: of what a reduction makes, one is over first."""
     found: dict[str, int] = {}
@@ -216,7 +222,7 @@ def _passes(members: Sequence[Node]) -> dict[str, int]:
         own = 0
         for value in uses(node):
             waits = value in finished and (
-                isinstance(node, Reduction | Ranking) or not _spaces(node) <= finished[value]
+                isinstance(node, Reduction | Ranking | Scan) or not _spaces(node) <= finished[value]
             )
             own = max(own, found.get(value, 0) + waits)
         if isinstance(node, Reduction | Ranking) or any(v in finished and found[v] == own for v in uses(node)):
@@ -230,8 +236,8 @@ def _reduced_along(members: Sequence[Node], passes: Mapping[str, int]) -> dict[s
     found: dict[str, frozenset[Space]] = {}
     for node in members:
         own = [found[v] for v in uses(node) if v in found and passes[v] == passes[node.name]]
-        if isinstance(node, Reduction | Ranking):
-            own.append(frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking) else node.over)))
+        if isinstance(node, Reduction | Ranking | Scan):
+            own.append(_over(node))
         found[node.name] = frozenset[Space]().union(*own)
     return found
 

@@ -248,11 +248,12 @@ class Toolchain(ABC):
         `lengths` are those of loops that may be nested in any order.
         """
         if not self.narrow_matmuls():
-            return Setting(self.passes, lengths=lengths)
+            return Setting(self.passes, lengths=lengths, doubles=self.doubles)
         machine = self.machine(1)
         wide, narrow, eighths = map(machine.matrix_rate, (DType.float32, DType.bfloat16, DType.float8_e4m3fn))
         faster = {DType.bfloat16: narrow > wide, DType.float8_e4m3fn: eighths > narrow}
-        return Setting(self.passes, frozenset(dtype for dtype, is_faster in faster.items() if is_faster), lengths)
+        units = frozenset(dtype for dtype, is_faster in faster.items() if is_faster)
+        return Setting(self.passes, units, lengths, self.doubles)
 
     def ways(self, fused: BlockProgram, example: Example) -> Ways:
         """Returns the ways to schedule `fused`."""

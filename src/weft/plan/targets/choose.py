@@ -209,7 +209,9 @@ def multiplies(node: Map) -> bool:
 def is_plain_reduction(node: Map) -> bool:
     """Tell whether all that `node` leaves is its state."""
     stacks = any(not isinstance(o, Final) for o in node.outputs)
-    return node.state is not None and node.state.resume is None and node.range == All() and not node.unit and not stacks
+    state = node.state
+    alone = state is not None and state.resume is None and not state.shown
+    return alone and node.range == All() and not node.unit and not stacks
 
 
 def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> Schedule | None:

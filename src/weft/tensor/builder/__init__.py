@@ -21,7 +21,7 @@ from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import promote, promote_types
 from weft.tensor.builder.reshape import Reshapes
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.program import Monoid, Order, Ranking, Reduction, Scan, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
@@ -76,6 +76,37 @@ class Builder(Matmuls, Reshapes, Lookups):
         expr = apply("div", Arg(0), expr)
         mean = self._pointwise(expr, (total, *counts), total.dtype, location)
         return self._rounded(mean, dtype, location)
+
+    def scan(
+        self, monoid: Monoid, ref: Ref, dim: int, dtype: DType | None = None, location: Location | None = None
+    ) -> Ref:
+        """Combines each element of `ref` along `dim` with all that come before it.
+
+        dtype: the operand is cast to it first; by default sums and products of integers and bools are int64, and all else is of
+        the operand's type.
+
+        Raises:
+            UnsupportedError: `dim` is merged of several.
+        """
+        if dtype is None:
+            adds = monoid in (Monoid.sum, Monoid.prod) and not ref.dtype.is_float
+            dtype = DType.int64 if adds else ref.dtype
+        if dtype.is_float or ref.dtype.is_float:
+            ref = self.cast(ref, dtype, None, location)
+        dim = dim_of(dim, len(ref.dims))
+        if len(self._atoms(ref.dims[dim : dim + 1])) > 1:
+            raise UnsupportedError("along merged dimensions")
+        wide, models = self._spread(ref) if self.merges(ref) else (ref, None)
+        over = ref.dims[dim] if ref.dims else None
+        if over is None:  # each element comes first
+            return self._rounded(self.cast(ref, dtype.accumulator, None, location), dtype, location)
+        if over not in self._own[wide.value]:
+            wide = self.dense(wide)
+        own = self._own[wide.value]
+        node = Scan(self._name(), own, dtype.accumulator, monoid, Use(wide.value, own), over, location)
+        made = replace(self._add(node), dims=wide.dims)
+        made = made if models is None else replace(made, dims=tuple(self._merged(wide.dims, models)))
+        return self._rounded(made, dtype, location)
 
     def ranking(
         self,

@@ -22,6 +22,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
 )
@@ -70,7 +71,7 @@ class _Dropping:
                 return replace(node, args=tuple(args))
             case Contraction():
                 return with_uses(node, self._operand)
-            case Reduction():
+            case Reduction() | Scan():
                 return with_uses(node, self._past if node.dtype.is_float else self._exact)
             case Ranking():
                 return with_uses(node, self._exact)

@@ -33,6 +33,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
 )
@@ -139,7 +140,7 @@ class _Known:
                 return dtype.is_float and self.held(arg.value)
             case Elementwise(expr=expr, args=args):
                 return node.dtype.is_float and self._chosen(expr, args)
-            case Reduction(monoid=monoid, arg=arg):
+            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, arg=arg):
                 return monoid in (Monoid.max, Monoid.min) and self.held(arg.value)
             case Ranking(arg=arg, places=places):
                 return not places and self.held(arg.value)
@@ -173,7 +174,7 @@ class _Known:
                 return self.whole(arg.value)  # large ones may be rounded, to integers
             case Elementwise(expr=expr, args=args):
                 return self._whole_expression(expr, args)
-            case Reduction(monoid=monoid, arg=arg):
+            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, arg=arg):
                 return monoid in (Monoid.max, Monoid.min) and self.whole(arg.value)
             case Ranking(arg=arg):
                 return self.whole(arg.value)
@@ -210,7 +211,9 @@ class _Known:
             case Cast(arg=arg):
                 exact = not self.values[arg.value].dtype.is_float
                 return _in_type(self.bounds(arg.value), node.dtype, wrapped=node.dtype, exact=exact)
-            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) if node.dtype.is_float:
+            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Scan(monoid=Monoid.max | Monoid.min, arg=arg) if (
+                node.dtype.is_float
+            ):
                 return self.bounds(arg.value)
             case Ranking(arg=arg, places=False) if node.dtype.is_float:
                 return self.bounds(arg.value)
@@ -218,7 +221,7 @@ class _Known:
                 return self.bounds(source)
             case Constant(value=value):
                 return (float(value), float(value))
-            case Input() | Opaque() | Contraction() | Reduction() | Ranking() | Iota() | Extent() | Reindex():
+            case Input() | Opaque() | Contraction() | Reduction() | Scan() | Ranking() | Iota() | Extent() | Reindex():
                 return _in_type(EVERYTHING, node.dtype, wrapped=node.dtype)
 
     def _bounds_of(self, expr: Scalar, args: tuple[Use, ...]) -> Interval:

@@ -25,6 +25,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     reads,
@@ -142,7 +143,7 @@ class _Inlining(Draft):
 
     def needs(self, value: str, index: tuple[Affine, ...]) -> list[_Place]:
         """Lists the places that `moved` reads."""
-        if isinstance(self.values[value], Ranking) or self.held(value, index):
+        if isinstance(self.values[value], Ranking | Scan) or self.held(value, index):
             return []
         node, bound = _over_index(self.values[value], index)
         places = [(use.value, tuple(bound[a] for a in use.axes)) for use in reads(node)]
@@ -170,7 +171,7 @@ class _Inlining(Draft):
                 if None not in composed:
                     return self.at(node.source, tuple(i for i in composed if i is not None))
                 return self.append(Reindex(name, axes, node.dtype, value, index))
-            case Input() | Opaque() | Ranking():  # of a ranking only the whole is computed
+            case Input() | Opaque() | Ranking() | Scan():  # of a ranking, or a scan, only the whole is computed
                 return self.append(Reindex(name, axes, node.dtype, value, index))
             case Constant() | Extent():
                 return Use(value, ())

@@ -27,6 +27,7 @@ from weft.tensor.program import (
     Ranking,
     Reduction,
     Reindex,
+    Scan,
     TensorProgram,
     Use,
     reads_through,
@@ -334,8 +335,8 @@ class _Powers:
                 return self.none(self.at(node.arg))
             case Reduction():
                 return self.summed(self.at(node.arg), node.over)
-            case Ranking() | Cast():
-                exact = isinstance(node, Ranking) or node.semantic
+            case Scan() | Ranking() | Cast():
+                exact = isinstance(node, Scan | Ranking) or node.semantic
                 return self.none(self.at(node.arg)) if exact else self.at(node.arg)
             case Reindex():
                 return self.moved(node)

@@ -1,0 +1,109 @@
+"""cumsum, cumprod, cummax and cummin in kernels, beside eager: dimensions, element types, lengths, what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import weft
+
+
+def check(function: Callable[..., torch.Tensor], *given: torch.Tensor, kernels: int = 1) -> weft.Program:
+    """Integers are eager's; floats are no further from fp64 than eager's are, or than a few roundings of other operations."""
+    program = weft.optimize(function, given)
+    assert not program.fallbacks
+    assert len(program.kernels) <= kernels
+    assert all(k.verdict.agrees for k in program.kernels)
+    found, eager = program(*given), function(*given)
+    assert (found.dtype, found.shape) == (eager.dtype, eager.shape)
+    if not eager.is_floating_point():
+        assert torch.equal(found, eager)
+        return program
+    wide = function(*(t.double() if t.is_floating_point() else t for t in given))
+    assert weft.judge(found, eager, wide).ok
+    return program
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_dimensions_and_element_types(dim: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(5, 20, 33, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    check(lambda x: x.cumsum(dim), x)
+
+
+@pytest.mark.parametrize("name", ["cumprod", "cummax", "cummin"])
+def test_products_and_extrema(name: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        made = getattr(torch, name)(x, 1)
+        return made if isinstance(made, torch.Tensor) else made.values
+
+    for x in (torch.randn(5, 70), torch.randint(-2, 3, (5, 70)), torch.randn(5, 1), torch.randn(5, 17).half()):
+        check(function, x)
+
+
+def test_a_type_that_is_asked_for() -> None:
+    x = torch.randint(-(2**30), 2**30, (3, 50), dtype=torch.int32)
+    check(lambda x: x.cumsum(1, dtype=torch.int32), x)  # wraps
+    check(lambda x: x.cumsum(1, dtype=torch.float64), x.float())
+    small = x % 1000
+    assert torch.equal(
+        weft.optimize(lambda x: x.cumsum(1, dtype=torch.float32), (small,))(small), small.cumsum(1).float()
+    )
+    check(lambda x: (x > 0).cumsum(1), x)
+    check(lambda x: (x > 0).cumsum(1, dtype=torch.int32), x)
+
+
+def test_a_kernel_has_what_is_done_before_and_after() -> None:
+    x, bias = torch.randn(40, 300), torch.randn(300)
+    check(lambda x, bias: (x * 2).cumsum(1) + bias, x, bias)
+    check(lambda x: torch.softmax(x, -1).cumsum(-1), x)
+    check(lambda x: x.cumsum(1) / (x * x).cumsum(1), x + 1e4)
+    check(lambda x: x.cumsum(1).cumsum(1), x)
+
+
+def test_several_dimensions_are_scanned_one_after_the_other() -> None:
+    check(lambda x: x.cumsum(0).cumsum(1), torch.randn(30, 40), kernels=2)
+
+
+def test_merged_and_expanded_dimensions() -> None:
+    check(lambda x: x.flatten().cumsum(0), torch.randn(12, 20))
+    check(lambda x: x.reshape(3, 4, 20).cumsum(1), torch.randn(12, 20))
+    check(lambda x: x.reshape(3, 4, 20).transpose(0, 1).flatten(1).cumsum(0), torch.randn(12, 20), kernels=2)
+    check(lambda x: x[:, None].expand(7, 9).cumsum(1), torch.randn(7))
+    check(lambda x: x[::2, 1:].t().cumsum(1), torch.randn(12, 20))
+
+
+def test_a_packed_sequences_mask() -> None:
+    """As transformers numbers the sequences that a row is packed of: a new one begins where positions do not go on."""
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 0, 1]])
+    check(lambda p: (p[:, 1:] - p[:, :-1] != 1).cumsum(-1), positions)
+
+
+def test_other_lengths_need_no_other_kernel() -> None:
+    program = check(lambda x: (x + 1).cumsum(1), torch.randn(6, 500))
+    for shape in ((6, 1), (2, 3), (1, 4097), (9, 2048)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), (x + 1).cumsum(1), rtol=1e-6, atol=1e-6)
+    compiled = weft.compile(lambda x: x.cumsum(0) * 2, dynamic=True)
+    for length in (5, 8, 1, 0, 300):
+        x = torch.randn(length, 4)
+        torch.testing.assert_close(compiled(x), x.cumsum(0) * 2)
+
+
+def test_numbers_without_dimensions() -> None:
+    check(lambda x: x.cumsum(0) + 1, torch.tensor(3.0))
+    check(lambda x: x.cumprod(0) + 1, torch.tensor(3))
+
+
+def test_where_extrema_are_is_left_to_pytorch_with_a_reason() -> None:
+    program = weft.optimize(lambda x: x.cummax(1), (torch.randn(4, 9),))
+    assert [(f.operation, f.reason) for f in program.fallbacks] == [
+        ("aten.cummax", "weft gives the extrema up to each element, but not where they are")
+    ]
+
+
+def test_the_cost_counts_each_element_once_in_and_once_out() -> None:
+    program = check(lambda x: x.cumsum(1), torch.randn(64, 4096))
+    assert program.kernels[0].cost.unique_bytes == 2 * 4 * 64 * 4096

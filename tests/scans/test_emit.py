@@ -1,0 +1,130 @@
+"""Scans in C++ and Triton: every schedule, each monoid, both directions, lengths around a window, values that hurt."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from testkit.block.rankings import rows
+from testkit.block.scans import M, N, between, fused, scan, twice
+from testkit.emit import triton_scans
+from testkit.emit.comparing import laid_out, scheduled
+from testkit.emit.harness import compiled, dims_of, torch_type
+from testkit.emit.triton_cases import levels
+from testkit.emit.triton_programs import load
+from weft.block.interpret import interpret
+from weft.schedule import LevelPlace, Schedule, apply
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Monoid
+
+TARGETS = {"sm_80": ("cuda", 80), "sm_90": ("cuda", 90), "gfx942": ("hip", "gfx942")}
+# Below, at and beyond a vector's lanes, and a window of 16.
+LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65, 300)
+DTYPES = (DType.float32, DType.float64, DType.bfloat16, DType.float16, DType.int64, DType.int32, DType.int8, DType.bool)
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_schedule_gives_what_the_interpreter_gives(dtype: DType, tmp_path: Path) -> None:
+    """Of small whole numbers, whose sums and products are exact in every type."""
+    rng, domain = random.Random(str(dtype)), Fp64Domain()
+    monoids = [Monoid.sum, Monoid.prod] if dtype is DType.bool else list(Monoid)
+    programs = [scheduled(fused(scan(m, dtype, over)), rng) for m in monoids for over in (M, N) for _ in range(3)]
+    for kernel in compiled(programs, tmp_path, quickly=True):
+        sizes = {"M": rng.choice(LENGTHS[:8]), "N": rng.choice(LENGTHS)}
+        numbers = np.random.default_rng(rng.randrange(1 << 30))
+        x = numbers.choice([-1, 1, 1, 1] if dtype is not DType.bool else [False, True], (sizes["M"], sizes["N"]))
+        given = laid_out(torch.from_numpy(x).to(torch_type(dtype)), rng)
+        exact = given.double().numpy() if dtype.is_float else given.numpy()
+        exact = exact if dtype.is_float or dtype is DType.bool else exact.astype(np.int64)
+        (wanted,), _ = interpret(kernel.program, {"x": exact}, sizes, domain)
+        (found,) = kernel({"x": given}, sizes, threads=rng.choice((1, 2)))
+        np.testing.assert_array_equal(found.double().numpy(), wanted.astype(np.float64), err_msg=str(sizes))
+
+
+@pytest.mark.parametrize("monoid", Monoid)
+def test_infinities_and_nan_are_where_eager_has_them(monoid: Monoid, tmp_path: Path) -> None:
+    rng = random.Random(str(monoid))
+    eager = {
+        Monoid.sum: lambda x, d: x.cumsum(d),
+        Monoid.prod: lambda x, d: x.cumprod(d),
+        Monoid.max: lambda x, d: x.cummax(d)[0],
+        Monoid.min: lambda x, d: x.cummin(d)[0],
+    }[monoid]
+    programs = [scheduled(fused(scan(monoid, over=over)), rng) for over in (M, N)]
+    for dim, kernel in enumerate(compiled(programs, tmp_path, quickly=True)):
+        x = torch.from_numpy(rows(np.random.default_rng(3), 61)).float()
+        x[0, :20] = torch.tensor(3e38)
+        (found,) = kernel({"x": x}, {"M": x.shape[0], "N": x.shape[1]})
+        torch.testing.assert_close(found, eager(x, dim), rtol=2e-7, atol=0, equal_nan=True)
+
+
+def test_products_of_what_comes_after_do_not_leave_the_range_by_themselves(tmp_path: Path) -> None:
+    """0 times a finite number is 0, though 16 such numbers come to more than fp64 has; so with infinity, and tiny ones."""
+    rows_ = (("m", levels((LevelPlace.grid, 1))), ("n", levels((LevelPlace.loop, 64))))
+    (kernel,) = compiled([apply(fused(scan(Monoid.prod)), Schedule(rows_))], tmp_path, quickly=True)
+    x = torch.ones(2, 48)
+    x[0, 3], x[0, 16:32], x[1, 3], x[1, 16:32] = 0.0, 1e38, torch.inf, 1e-44
+    (found,) = kernel({"x": x}, {"M": 2, "N": 48})
+    assert torch.equal(found, x.cumprod(1))
+
+
+def test_what_is_fused_with_a_scan_is_done_along_with_it(tmp_path: Path) -> None:
+    rng, domain = random.Random(5), Fp64Domain()
+    tensors = [between(), between(M), twice()]
+    for kernel in compiled([scheduled(fused(t), rng) for t in tensors for _ in range(3)], tmp_path, quickly=True):
+        sizes = {"M": rng.choice((1, 5, 9)), "N": rng.choice(LENGTHS)}
+        shapes = {n: [a.space.size(sizes) for a in kind.lists] for n, kind in kernel.program.inputs}
+        given = {n: torch.from_numpy(np.random.default_rng(7).integers(-3, 4, s)).float() for n, s in shapes.items()}
+        wanted, _ = interpret(kernel.program, {n: t.double().numpy() for n, t in given.items()}, sizes, domain)
+        for a, b in zip(wanted, kernel(given, sizes), strict=True):
+            np.testing.assert_array_equal(b.numpy(), a)
+
+
+@pytest.mark.parametrize("length", [1, 100, 4099, 1_000_003])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_sums_are_as_exact_as_eagers(mean: float, length: int, tmp_path: Path) -> None:
+    (kernel,) = compiled([scheduled(fused(scan()), random.Random(2))], tmp_path, quickly=True)
+    x = torch.randn(1, length, generator=torch.Generator().manual_seed(length)) + mean
+    exact = x.double().cumsum(1)
+    (found,) = kernel({"x": x}, {"M": 1, "N": length})
+    assert (found - exact).abs().max() <= (x.cumsum(1) - exact).abs().max() * 1.01
+
+
+def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
+    command = [sys.executable, "-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES)
+    assert not {name: what for name, what in found.items() if what}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_triton_kernels_compile_for_gpus_that_are_not_here(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    for tensors in (scan(), scan(over=M), scan(Monoid.max, DType.bfloat16), between()):
+        program = triton_scans.placed(fused(tensors, doubles=False), random.Random(1))
+        assert load(program, dims_of(program), tmp_path).compile_for(*TARGETS[target], {"M": 64, "N": 128})
+
+
+def test_threads_do_not_share_what_the_loop_carries_and_shows(tmp_path: Path) -> None:
+    """Triton would reduce a component by threads apart, each of which would then read its own part of it."""
+    columns = (("n", levels((LevelPlace.grid, 8))), ("m", levels((LevelPlace.loop, 8))))
+    program = apply(fused(scan(over=M), doubles=False), Schedule(columns))
+    ((_, source),) = load(program, dims_of(program), tmp_path).launches
+    assert "weft_kept" in source.text

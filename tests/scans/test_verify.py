@@ -1,0 +1,109 @@
+"""Planted mistakes in scans are refuted; right ones under every schedule are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from testkit.block.rankings import every
+from testkit.block.scans import M, N, fused, scan
+from testkit.emit.comparing import scheduled
+from weft.block.program import BlockNode, BlockProgram, Graph, Map, Pointwise, Prefix
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
+from weft.tensor.scalar import Arg, Lit
+from weft.tensor.scalar import apply as apply_
+from weft.verify import verify
+
+
+def placed(monoid: Monoid = Monoid.sum, tile: int = 4) -> BlockProgram:
+    levels = {"m": Level(LevelPlace.grid, 2), "n": Level(LevelPlace.loop, tile)}
+    return apply(fused(scan(monoid)), Schedule(tuple((n, LoopSchedule((each,))) for n, each in levels.items())))
+
+
+def of_another_monoid(node: BlockNode) -> BlockNode:
+    return replace(node, monoid=Monoid.prod) if isinstance(node, Prefix) else node
+
+
+def loops(program: BlockProgram, change: Callable[[Map], Map]) -> BlockProgram:
+    """`program` with its loops that carry a state changed."""
+
+    def graph(old: Graph) -> Graph:
+        return replace(old, nodes=tuple(node(n) for n in old.nodes))
+
+    def node(old: BlockNode) -> BlockNode:
+        if not isinstance(old, Map):
+            return old
+        return change(old) if old.state is not None else replace(old, body=graph(old.body))
+
+    return replace(program, graph=graph(program.graph))
+
+
+def begun_with_one(node: Map) -> Map:
+    assert node.state is not None
+    components = tuple(replace(c, init=1.0) for c in node.state.components)
+    return replace(node, state=replace(node.state, components=components))
+
+
+def each_block_by_itself(node: Map) -> Map:
+    """The state is left as it was."""
+    assert node.state is not None
+    update = node.state.update
+    return replace(node, state=replace(node.state, update=replace(update, outputs=(update.inputs[0],))))
+
+
+def counted_twice(node: Map) -> Map:
+    """What came before is added to what already has it."""
+    assert node.state is not None
+    update = node.state.update
+    (own,) = node.state.components
+    both = Pointwise("both", apply_("add", Arg(0), Arg(1)), update.inputs, own.dims, own.dtype)
+    return replace(node, state=replace(node.state, update=Graph(update.inputs, (both,), ("both",))))
+
+
+def one_more(node: Map) -> Map:
+    """One is added to each element of a block but in what is carried."""
+    (prefix,) = (n for n in node.body.nodes if isinstance(n, Prefix))
+    off = Pointwise("off", apply_("add", Arg(0), Lit(1.0)), (prefix.name,), prefix.dims, prefix.dtype)
+    nodes = [m for n in node.body.nodes for m in ((n, off) if n is prefix else (n,))]
+    read = [replace(n, value="off") if getattr(n, "value", None) == prefix.name else n for n in nodes]
+    return replace(node, body=replace(node.body, nodes=tuple(read)))
+
+
+MISTAKES: dict[str, Callable[[BlockProgram], BlockProgram]] = {
+    "another monoid": lambda p: every(p, of_another_monoid),
+    "another beginning": lambda p: loops(p, begun_with_one),
+    "each block by itself": lambda p: loops(p, each_block_by_itself),
+    "counted twice": lambda p: loops(p, counted_twice),
+    "one more": lambda p: loops(p, one_more),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_planted_mistake_is_refuted(mistake: Callable[[BlockProgram], BlockProgram]) -> None:
+    applied = placed()
+    assert verify(scan(), applied).agrees
+    assert not verify(scan(), mistake(applied)).agrees
+
+
+def test_a_scan_along_the_other_axis_is_refuted() -> None:
+    assert not verify(scan(over=M), placed()).agrees
+
+
+def test_extrema_are_told_apart() -> None:
+    for monoid, other in ((Monoid.max, Monoid.min), (Monoid.min, Monoid.max)):
+        assert verify(scan(monoid), placed(monoid)).agrees
+        assert not verify(scan(other), placed(monoid)).agrees
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.int64, DType.bool], ids=str)
+@pytest.mark.parametrize("monoid", [Monoid.sum, Monoid.prod])
+def test_right_ones_agree_under_any_schedule(monoid: Monoid, dtype: DType) -> None:
+    rng = random.Random(f"{monoid} {dtype}")
+    for over in (M, N):
+        tensors = scan(monoid, dtype, over)
+        assert verify(tensors, scheduled(fused(tensors), rng)).agrees

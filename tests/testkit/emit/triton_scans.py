@@ -1,0 +1,80 @@
+"""Scans in Triton's interpreter beside weft's own; run by itself: `python triton_scans.py FOLDER`, with TRITON_INTERPRET=1,
+prints for each case what differs, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from testkit.block.scans import M, N, between, fused, scan, twice
+from testkit.emit.harness import dims_of, torch_type
+from testkit.emit.triton_cases import GRID, LOOP, WHOLE, levels, poisoned
+from testkit.emit.triton_programs import load
+from weft.block.interpret import interpret
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
+from weft.schedule import Schedule, apply
+from weft.tensor.dtypes import DType
+from weft.tensor.fp64 import Fp64Domain
+from weft.tensor.program import Monoid, TensorProgram
+
+SIZES = ((5, 37), (1, 1), (8, 64), (3, 16))
+
+
+def programs() -> dict[str, TensorProgram]:
+    """The programs, by name: each monoid, each kind of elements, both directions, and what is fused with a scan."""
+    found = {f"{monoid.name} along {over}": scan(monoid, over=over) for monoid in Monoid for over in (M, N)}
+    found |= {f"sum of {d}": scan(Monoid.sum, d) for d in (DType.bfloat16, DType.int64, DType.int32, DType.bool)}
+    found |= {f"{m.name} of int64": scan(m, DType.int64) for m in (Monoid.prod, Monoid.max, Monoid.min)}
+    return found | {"between": between(), "between columns": between(M), "twice": twice()}
+
+
+def placed(program: BlockProgram, rng: random.Random) -> BlockProgram:
+    """`program` with the loops without state on the grid, the scans in blocks or whole."""
+    chosen = {
+        node.name: levels((GRID, rng.choice((4, 8))))
+        if node.state is None
+        else levels(WHOLE if rng.random() < 0.3 else (LOOP, rng.choice((8, 16))))
+        for node in maps(program.graph)
+    }
+    return apply(program, Schedule(tuple(chosen.items())))
+
+
+def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: random.Random) -> str:
+    """Say what of a scan is not as the interpreter has it: of integers, and of small whole floats, to the last bit."""
+    numbers = np.random.default_rng(rng.randrange(1 << 30))
+    inputs: dict[str, torch.Tensor] = {}
+    for name, kind in program.inputs:
+        shape = [a.space.size(sizes) for a in kind.lists]
+        small = numbers.integers(-2, 3, shape)
+        inputs[name] = torch.from_numpy(np.where(small == 0, 1, small)).to(torch_type(kind.dtype))
+    exact = {
+        n: t.double().numpy() if t.is_floating_point() else t.numpy() if t.dtype is torch.bool else t.long().numpy()
+        for n, t in inputs.items()
+    }
+    wanted, _ = interpret(program, exact, sizes, Fp64Domain())
+    found = load(program, dims_of(program), folder).prepare(inputs, sizes, allocate=poisoned)()
+    for place, (a, b) in enumerate(zip(wanted, found, strict=True)):
+        if not np.array_equal(a, b.double().numpy() if b.is_floating_point() else b.numpy()):
+            return f"output {place} at {sizes}: {b.flatten()[:6].tolist()} for {a.flatten()[:6].tolist()}"
+    return ""
+
+
+def found_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield each case's name and what differs, "" where nothing does."""
+    rng = random.Random(11)
+    for name, tensors in programs().items():
+        for m, n in SIZES:
+            made = placed(fused(tensors, doubles=False), rng)
+            yield f"{name}, {m} x {n}", difference(made, {"M": m, "N": n}, folder, rng)
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(found_in(Path(sys.argv[1])))))
