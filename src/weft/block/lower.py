@@ -215,7 +215,7 @@ class _Lowering:
             items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
             at = tuple(Subscript((), 0, number) for number in range(len(items)))
             dims = self._dims(made, node.axes)
-            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location)]
+            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location, node.masked)]
 
         self._nest(_Leaf(node.name, node.axes, (Use(node.source, spare), *fed), leaf))
 

@@ -29,12 +29,13 @@ from weft.capture.results import Results
 from weft.capture.sizes import expression
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
+from weft.capture.windows import WINDOWS
 from weft.defects import note
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS, **WINDOWS}
 
 _NUMBER = "aten.scalar_tensor"
 

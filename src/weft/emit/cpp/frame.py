@@ -35,6 +35,7 @@ class Frame(KernelFrame[Writer]):
     Attributes:
         allocations: the scratch of one thread.
         looked_up: the lengths of dimensions in which indices say where to read.
+        given: the variables that the kernel's arguments are in.
     """
 
     spelling: ClassVar[Spelling] = SPELLING
@@ -42,6 +43,7 @@ class Frame(KernelFrame[Writer]):
     has_matmuls: bool = False
     has_rankings: bool = False
     looked_up: dict[str, None] = field(default_factory=dict[str, None])
+    given: list[str] = field(default_factory=list[str])
 
     def hold(self, text: str, wish: str) -> str:
         """Declare a new name for the size `text`, and return it."""

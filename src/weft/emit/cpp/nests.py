@@ -25,7 +25,7 @@ from weft.emit.cpp.scalar import (
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import is_word, plus, stripped, times
+from weft.emit.text import factor, is_word, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
@@ -144,6 +144,7 @@ class _Printer:
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, ItemMemory] = {}
+        self.inside: dict[Lazy, str] = {}
         self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
@@ -185,14 +186,18 @@ class _Printer:
             return []
         inner = self.nest.order[-1]
         memories = [v for w in works for v in w.reads if isinstance(v, ItemMemory)]
-        memories += [w.lazy.node.memory for w in works if w.lazy is not None and isinstance(w.lazy.node, Gather)]
-        found = (m.strides[inner] for m in memories if inner in m.dims)
+        gathers = [(w, w.lazy.node) for w in works if w.lazy is not None and isinstance(w.lazy.node, Gather)]
+        memories += [node.memory for _, node in gathers]
+        found = [m.strides[inner] for m in memories if inner in m.dims]
+        for work, node in gathers:
+            pairs = zip(work.reads, node.strides, strict=True) if node.sizes else ()
+            found += [stride for index, stride in pairs if not isinstance(index, Panel) and inner in index.dims]
         return list(dict.fromkeys(stride for stride in found if not stride.isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
         """Print the body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
         order = phases(works, depth)
-        outside = dict(self.local)
+        outside, known = dict(self.local), dict(self.inside)
         self._hoist(works, depth)
         if depth == len(self.nest.order):
             self._load(works)
@@ -205,7 +210,7 @@ class _Printer:
             for work in order.statements(time):
                 self._compute(work)
         self._put([w.store for w in order.stores if w.store is not None])
-        self.local = outside
+        self.local, self.inside = outside, known
 
     def _inner(self, order: Phases, time: int, depth: int) -> None:
         """Print loop number `depth` + 1, over what belongs to `time`."""
@@ -307,6 +312,19 @@ class _Printer:
                     name = self.frame.names.make(f"{value.base}_at")
                     self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
                     self.local[value] = Text(name, text.kind)
+            if work.lazy is not None and isinstance(work.lazy.node, Gather) and len(work.order) > depth:
+                self._hoist_places(work.lazy, work.lazy.node, here)
+
+    def _hoist_places(self, lazy: Lazy, node: Gather, here: frozenset[Axis]) -> None:
+        """Declare locals for what says where `lazy` reads, and whether that is a place, where inner loops do not change these."""
+        steady = [a for a in lazy.args if isinstance(a, Lazy) and a.is_spelled and here.issuperset(a.dims)]
+        for value in (a for a in steady if a not in self.local):
+            self._let(value, value.node.name, self._value(value))
+        inside = [a for a in lazy.args if not isinstance(a, Panel) and here.issuperset(a.dims)]
+        if node.sizes and len(inside) == len(lazy.args) and lazy not in self.inside:
+            name = self.frame.names.make(f"{node.name}_inside")
+            self.out.line(f"const bool {name} = {self._within(node, lazy.args)};")
+            self.inside[lazy] = name
 
     def _load(self, works: Sequence[Work]) -> None:
         """Declare locals for elements that are read several times: selected or not, they are loaded and widened once."""
@@ -334,15 +352,30 @@ class _Printer:
             case IndexPlace(name=name, size=size):
                 index = stripped(coerced(self._value(lazy.args[0]), "int"))
                 self._let(lazy, name, Text(f"weft::place({index}, {size}, wrong)", "int"))
-            case Gather(name=name, memory=memory, strides=strides):
-                places = (times(self._value(a).text, s) for a, s in zip(lazy.args, strides, strict=True))
-                offset = plus(*places, *self._along(memory))
-                self._let(lazy, name, loaded(f"{memory.base}[{offset}]", memory.dtype))
+            case Gather():
+                self._let(lazy, lazy.node.name, self._gathered(lazy, lazy.node))
             case Index() | Literal() | Extent():
                 raise AssertionError(lazy.node)
         if lazy in self.buffers:
             at = _at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _gathered(self, lazy: Lazy, node: Gather) -> Text:
+        """Spell the element that lies where the arguments of `lazy` say, read only where each of them is a place."""
+        memory, places = node.memory, [factor(self._value(a).text) for a in lazy.args]
+        strides = (self.unit.get(stride, stride) for stride in node.strides)
+        offset = plus(*map(times, places, strides), *self._along(memory))
+        found = loaded(f"{memory.base}[{offset}]", memory.dtype)
+        if not node.sizes:
+            return found
+        inside = self.inside.get(lazy) or self._within(node, lazy.args)
+        return Text(f"{inside} ? {found.text} : {number(0, found.kind)}", found.kind)
+
+    def _within(self, node: Gather, args: Sequence[Value]) -> str:
+        """Spell the condition that each of `args` is a place in its dimension."""
+        places = (factor(self._value(a).text) for a in args)
+        pairs = zip(places, node.sizes, strict=True)
+        return " && ".join(f"(uint64_t){place} < (uint64_t){size}" for place, size in pairs)
 
     def _let(self, lazy: Lazy, wish: str, made: Text) -> None:
         """Declare a local for the current element of `lazy`."""
@@ -411,6 +444,10 @@ class _Printer:
             case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
+            case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
+                kind = kind_of(value.dtype)
+                made = expression(expr, [_widened(self._value(a), kind) for a in value.args])
+                return Text(f"({stripped(coerced(made, kind))})", kind)
             case Lazy() if value in self.buffers:
                 return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():

@@ -46,7 +46,7 @@ class BinaryServing:
         """Lists the space and those whose sizes follow from its own, as far as the example has them."""
         found = [name]
         for rule in self._judged.written.derived:
-            if rule.source.name in found and rule.space.name in self._example:
+            if any(source.name in found for source in rule.sources) and rule.space.name in self._example:
                 found.append(rule.space.name)
         return found
 
