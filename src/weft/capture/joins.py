@@ -128,8 +128,11 @@ def _joined(b: Builder, a: Arguments, refs: Sequence[Ref], dim: int) -> Ref:
     rank = len(refs[0].dims) + 1
     wide = [b.unsqueeze(ref, dim) for ref in refs]
     if all(ref == refs[0] for ref in refs):
-        return b.expand(wide[0], [len(refs) if d == dim else -1 for d in range(rank)], a.location)
+        made = b.expand(wide[0], [len(refs) if d == dim else -1 for d in range(rank)], a.location)
+        b.tell(present(made.dims[dim : dim + 1])[0], len(refs))
+        return made
     which = b.iota(len(refs), DType.int64)
+    b.tell(present(which.dims)[0], len(refs))
     which = replace(which, dims=(*[None] * dim, *which.dims, *[None] * (rank - dim - 1)))
     chosen: Scalar = Arg(len(refs) - 1)
     for number in reversed(range(len(refs) - 1)):

@@ -87,12 +87,14 @@ def _edges(place: _Place) -> Handler:
 
 
 def _reflected(index: Scalar, size: Scalar) -> Scalar:
-    last = apply("sub", size, Lit(1))
-    return apply("sub", last, apply("abs", apply("sub", last, apply("abs", index))))
+    index = apply("where", apply("lt", index, Lit(0)), apply("neg", index), index)
+    after = apply("sub", apply("add", size, apply("sub", size, Lit(2))), index)
+    return apply("where", apply("lt", index, size), index, after)
 
 
 def _nearest(index: Scalar, size: Scalar) -> Scalar:
-    return apply("minimum", apply("maximum", index, Lit(0)), apply("sub", size, Lit(1)))
+    index = apply("where", apply("lt", index, Lit(0)), Lit(0), index)
+    return apply("where", apply("lt", index, size), index, apply("sub", size, Lit(1)))
 
 
 def _circular(index: Scalar, size: Scalar) -> Scalar:

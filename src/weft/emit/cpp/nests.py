@@ -22,14 +22,15 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
+from weft.emit.cpp.segments import conditions, difference, replaced, slope
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import factor, is_word, plus, stripped, times
+from weft.emit.text import factor, is_word, minus, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Convert
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar
 
 _INDICES = ("i", "j")
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
@@ -145,6 +146,8 @@ class _Printer:
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, ItemMemory] = {}
         self.inside: dict[Lazy, str] = {}
+        self.known: dict[Lazy, dict[Scalar, str]] = {}
+        self.runs: dict[Lazy, str] = {}
         self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
@@ -239,6 +242,10 @@ class _Printer:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
                 clauses.append(reduction_clause(node.monoid, kind, name))
         self.local.update(results | arrays)
+        runs = conditions([w.lazy for w in works if w.lazy is not None], axis) if innermost and not sums else []
+        if runs:
+            self._in_runs(works, depth, runs)
+            return
         if innermost and not lanes:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
         name, valid = self.index[axis], self.scope[axis].valid
@@ -259,6 +266,64 @@ class _Printer:
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _in_runs(self, works: Sequence[Work], depth: int, runs: Sequence[tuple[Lazy, Apply | None]]) -> None:
+        """Print loop number `depth` + 1, the innermost one, in runs in each of which the conditions `runs` come out alike."""
+        axis = self.nest.order[depth]
+        name, valid = self.index[axis], self.scope[axis].valid
+        start, more = self.frame.names.make(f"{axis.name}_run"), self.frame.names.make("more")
+        inside, known = dict(self.inside), dict(self.known)
+        with self.out.block(f"for (i64 {start} = 0, {more}; {start} < {valid}; {start} += {more})"):
+            self.index[axis] = start
+            self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kNothing);")
+            ends = dict.fromkeys(end for lazy, compared in runs for end in self._decided(lazy, compared, axis))
+            for value, limit in ends:
+                self.out.line(f"{more} = weft::min_index({more}, weft::steps_below({value}, {limit}));")
+            self.index[axis] = name
+            self.out.line("#pragma omp simd")
+            with self.out.block(f"for (i64 {name} = {start}; {name} < {start} + {more}; ++{name})"):
+                self._level(works, depth + 1)
+        self.inside, self.known, self.runs = inside, known, {}
+
+    def _decided(self, lazy: Lazy, compared: Apply | None, axis: Axis) -> list[tuple[str, str]]:
+        """Declare a local for a condition, as it is from here on; returned is what must stay below what for it to stay so."""
+        if compared is None:
+            assert isinstance(lazy.node, Gather)
+            name = self.frame.names.make(f"{lazy.node.name}_inside")
+            self.out.line(f"const bool {name} = {self._within(lazy.node, lazy.args)};")
+            self.runs[lazy] = self._run_of(lazy, lazy.node, axis, name)
+            steps = [(slope(a, axis), self._value(a).text, n) for a, n in zip(lazy.args, lazy.node.sizes, strict=True)]
+            growing = [(stripped(text), end) for step, text, size in steps if step == 1 for end in ("0", size)]
+            return growing + [(end, f"{text} + 1") for step, text, size in steps if step == -1 for end in ("0", size)]
+        left, right = (stripped(coerced(self._spelled(lazy, side), "int")) for side in compared.args)
+        name = self.frame.names.make(f"{lazy.node.name}_known")
+        self.out.line(f"const bool {name} = {stripped(self._spelled(lazy, compared).text)};")
+        self.known[lazy] = {**self.known.get(lazy, {}), compared: name}
+        beyond = " + 1" if compared.op in ("le", "gt") else ""
+        if difference(compared, lazy, axis) == 1:
+            return [(left, f"{right}{beyond}")]
+        return [(right, left if beyond else f"{left} + 1")]
+
+    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> str:
+        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element's place."""
+        start = self.index[axis]
+        at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
+        pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
+        along = [self.unit.get(s, s) for s in (node.memory.strides[a] for a in node.memory.dims if a == axis)]
+        whole = plus(*(stride for by, stride in pairs if by == 1), *along)
+        back = plus(*(stride for by, stride in pairs if by == -1))
+        text = whole if back == "0" else minus(whole, back)
+        offset = self._offset(lazy, node)
+        self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
+        self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
+        return f"{at}[({_indices(len(self.nest.order))[-1]} - {start}) * {step}]"
+
+    def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
+        """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
+        args = [_widened(self._value(a), kind_of(lazy.dtype)) for a in lazy.args]
+        known = self.known.get(lazy, {})
+        expr = replaced(expr, {part: Arg(len(args) + number) for number, part in enumerate(known)})
+        return expression(expr, [*args, *(Text(name, "bool") for name in known.values())])
 
     def _long(self, axis: Axis) -> bool:
         """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
@@ -345,6 +410,9 @@ class _Printer:
                 args = [_widened(self._value(a), kind) for a in lazy.args]
                 if isinstance(expr, Convert) and lazy in self.unrounded:
                     expr = expr.arg
+                known = self.known.get(lazy, {})
+                expr = replaced(expr, {part: Arg(len(args) + number) for number, part in enumerate(known)})
+                args += [Text(name, "bool") for name in known.values()]
                 made = expression(expr, args, self._steady(work))
                 self._let(lazy, name, Text(stripped(coerced(made, kind)), kind))
             case Collapse(monoid=monoid):
@@ -362,14 +430,20 @@ class _Printer:
 
     def _gathered(self, lazy: Lazy, node: Gather) -> Text:
         """Spell the element that lies where the arguments of `lazy` say, read only where each of them is a place."""
-        memory, places = node.memory, [factor(self._value(a).text) for a in lazy.args]
-        strides = (self.unit.get(stride, stride) for stride in node.strides)
-        offset = plus(*map(times, places, strides), *self._along(memory))
-        found = loaded(f"{memory.base}[{offset}]", memory.dtype)
+        memory = node.memory
+        if lazy in self.runs:
+            return loaded(self.runs[lazy], memory.dtype)
+        found = loaded(f"{memory.base}[{self._offset(lazy, node)}]", memory.dtype)
         if not node.sizes:
             return found
         inside = self.inside.get(lazy) or self._within(node, lazy.args)
         return Text(f"{inside} ? {found.text} : {number(0, found.kind)}", found.kind)
+
+    def _offset(self, lazy: Lazy, node: Gather) -> str:
+        """Spell how far the element lies from the first one that `node` may read, if what says where it lies are places."""
+        places = [factor(self._value(a).text) for a in lazy.args]
+        strides = (self.unit.get(stride, stride) for stride in node.strides)
+        return plus(*map(times, places, strides), *self._along(node.memory))
 
     def _within(self, node: Gather, args: Sequence[Value]) -> str:
         """Spell the condition that each of `args` is a place in its dimension."""
@@ -446,8 +520,7 @@ class _Printer:
                 return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
             case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
                 kind = kind_of(value.dtype)
-                made = expression(expr, [_widened(self._value(a), kind) for a in value.args])
-                return Text(f"({stripped(coerced(made, kind))})", kind)
+                return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
             case Lazy() if value in self.buffers:
                 return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():
