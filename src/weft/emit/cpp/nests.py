@@ -30,7 +30,7 @@ from weft.emit.text import factor, is_word, minus, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, arguments
 
 _INDICES = ("i", "j")
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
@@ -320,9 +320,10 @@ class _Printer:
 
     def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
         """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
-        args = [_widened(self._value(a), kind_of(lazy.dtype)) for a in lazy.args]
         known = self.known.get(lazy, {})
-        expr = replaced(expr, {part: Arg(len(args) + number) for number, part in enumerate(known)})
+        expr = replaced(expr, {part: Arg(len(lazy.args) + number) for number, part in enumerate(known)})
+        read, nothing = arguments(expr), Text("", "int")
+        args = [self._value(a) if number in read else nothing for number, a in enumerate(lazy.args)]
         return expression(expr, [*args, *(Text(name, "bool") for name in known.values())])
 
     def _long(self, axis: Axis) -> bool:
