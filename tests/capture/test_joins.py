@@ -1,4 +1,4 @@
-"""Tensors joined along a dimension: the digit that says of which one an element is is chosen by, and nothing is copied."""
+"""Tensors joined along a dimension: an element is chosen by a digit, or by its number, and nothing is copied."""
 
 from __future__ import annotations
 
@@ -101,27 +101,64 @@ def test_what_one_tensor_holds_does_not_show_in_another(weft):
     assert torch.equal(torch.signbit(found), torch.signbit(halves(x)))
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda x, y: torch.cat((x, y[:, :3]), 1) * 2, "tensors of several lengths"),
-        (lambda x, y: torch.cat((x, y[:, :1]), 1) * 2, "tensors of several lengths"),
-        (lambda x, y: torch.cat((x, y) * 3, 1) * 2, "many tensors, or large ones"),
-        (
-            lambda x, y: torch.cat((x.mT[..., None].expand(4, 3, 400), y.mT[..., None].expand(4, 3, 400)), 1),
-            "or large ones",
-        ),
-    ],
-)
-def test_what_pytorch_joins(weft, function, reason):
-    captured = weft.compare(function, torch.randn(3, 4), torch.randn(3, 4))
-    assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
-    assert reason in captured.fallbacks[0].reason
+UNEQUAL = {
+    "a shorter one": (lambda x, y: torch.cat((x, y[:, :3]), 1) * 2, (3, 4), (3, 4)),
+    "one element": (lambda x, y: torch.cat((x, y[:, :1]), 1) * 2, (3, 4), (3, 4)),
+    "one element first": (lambda c, x: torch.cat((c.expand(3, -1, -1), x), 1) + 1, (1, 1, 4), (3, 5, 4)),
+    "eight": (lambda x, y: torch.cat((x, y) * 4, 1) * 2, (3, 4), (3, 4)),
+    "far apart": (lambda x, y: torch.cat((x, y), 1), (2, 5, 400), (2, 5, 400)),
+    "rows": (lambda x, y: torch.cat((x, y)).softmax(0), (3, 4), (2, 4)),
+    "far apart, stacked": (lambda x, y: torch.stack((x, y), 1), (2, 5, 400), (2, 5, 400)),
+    "of merged dimensions": (lambda x, y: torch.cat((halves(x), y), -1) * 2, (5, 8), (5, 3)),
+    "beside merged dimensions": (lambda x, y: torch.cat((halves(x), y)) * 2, (5, 8), (2, 8)),
+    "of computed": (lambda x, y: torch.cat((x.exp() + 1, y.sigmoid()), 1).sum(1), (3, 4), (3, 2)),
+    "of products": (lambda x, y: torch.cat((x @ x.mT, y), -1).softmax(-1), (3, 4), (3, 2)),
+    "of sums": (lambda x, y: torch.cat((x.softmax(-1), y), -1) * 2, (3, 4), (3, 2)),
+    "of expanded": (lambda x, y: torch.cat((x[:, :1].expand(3, 4), y), 1) * 2, (3, 4), (3, 2)),
+    "of joined": (lambda x, y: torch.cat((torch.cat((x, y), 1).exp(), x), 1) * 2, (3, 4), (3, 2)),
+    "a part": (lambda x, y: torch.cat((x, y), 1)[:, 2:5] * 2, (3, 4), (3, 2)),
+    "a factor": (lambda x, y, z: torch.cat((x, y), 1) @ z, (3, 4), (3, 2), (6, 5)),
+    "of permuted": (lambda x, y: torch.cat((x.mT, y), 1) * 2, (3, 4), (4, 2)),
+    "partly turned": (lambda x, c, s: torch.cat((turned(x[..., :4], c, s), x[..., 4:]), -1).sum(-1), X, (5, 4), (5, 4)),
+}  # fmt: skip
 
 
-def test_lengths_that_are_read_at_each_call_are_pytorchs(weft):
-    captured = weft.compare(lambda x, y: torch.cat((x, y)) * 2, torch.randn(3, 4), torch.randn(3, 4), dynamic=True)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_tensors_of_any_lengths_are_read_where_they_are(weft, name, dynamic):
+    function, *shapes = UNEQUAL[name]
+    captured = weft.compare(function, *(torch.randn(shape) for shape in shapes), dynamic=dynamic)
+    assert captured.fallbacks == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_types_of_unequal_lengths(weft, dtype):
+    x, y = torch.randint(0, 2, (3, 4)).to(dtype), torch.randint(0, 2, (3, 3)).to(dtype)
+    captured = weft.compare(lambda x, y: torch.cat((x, y), 1), x, y)
+    assert captured.fallbacks == ()
+
+
+def test_infinities_stay_on_their_side(weft):
+    x, y = torch.tensor([[torch.nan, torch.inf, 1.0]]), torch.tensor([[-torch.inf, -0.0]])
+    found = weft.run(lambda x, y: torch.cat((x, y), 1), x, y)
+    torch.testing.assert_close(found, torch.cat((x, y), 1), equal_nan=True, check_dtype=False)
+
+
+def test_a_growing_cache_is_captured_once(weft):
+    torch.compiler.reset()
+    compiled = torch.compile(lambda cache, new: torch.cat((cache, new), 2) * 2, backend=weft)
+    with torch.no_grad():
+        for length in range(3, 9):
+            cache, new = torch.randn(1, 2, length, 4), torch.randn(1, 2, 1, 4)
+            torch.testing.assert_close(compiled(cache, new), torch.cat((cache, new), 2) * 2, check_dtype=False)
+    assert all(graph.fallbacks == () for graph in weft.graphs)
+    assert len(weft.graphs) == 2
+
+
+def test_many_tensors_are_pytorchs(weft):
+    captured = weft.compare(lambda x: torch.cat((x,) * 8 + (x + 1,), 1) * 2, torch.randn(3, 4))
     assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
+    assert "more than 8 tensors" in captured.fallbacks[0].reason
 
 
 def test_a_joined_tensor_that_a_call_of_pytorchs_reads_twice(weft):

@@ -102,9 +102,15 @@ def _sizes(program: TensorProgram) -> str:
 
 
 def _rule(rule: Derived) -> str:
-    """Say how a size follows from another one."""
+    """Say how a size follows from others."""
+    more = (*(space.name for space in rule.others), *([str(rule.plus)] if rule.plus else ()))
+    return " + ".join((_part(rule), *more))
+
+
+def _part(rule: Derived) -> str:
+    """Say what part of its source a size is."""
     times = f"{rule.times} times " if rule.times != 1 else ""
-    if times and (rule.start, rule.stop, rule.step) == (None, None, 1):
+    if (rule.start, rule.stop, rule.step) == (None, None, 1):
         return f"{times}{rule.source.name}"
     return f"{times}[{rule.start or ''}:{'' if rule.stop is None else rule.stop}:{rule.step}] of {rule.source.name}"
 

@@ -43,7 +43,7 @@ from weft.block.size import value
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Array, Domain, at, broadcast
+from weft.tensor.domain import Array, Domain, at, broadcast, looked_up
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg
 
@@ -430,7 +430,8 @@ class _Interpreter(Generic[V]):
                 places.append(numbers.reshape([-1 if a == along else 1 for a in node.dims]))
             else:
                 places.append(np.array(part))
-        array = self.domain.lookup(memory.array, places)
+        checked = [d for d, each in enumerate(node.at) if each.index is not None] if node.masked else []
+        array = looked_up(self.domain, memory.array, places, checked, node.dtype)
         shape = tuple(scope[a].valid for a in node.dims)
         return array if self.domain.shape(array) == shape else self.domain.lift(broadcast(shape), array)
 

@@ -91,7 +91,8 @@ def lower(
             where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
     """
     indices = indices_of(program)
-    lowering = _Lowering(program, loop_axes(program, lengths), at_matmuls(program, indices), indices, doubles)
+    at = at_matmuls(program, indices)
+    lowering = _Lowering(program, loop_axes(program, lengths), at, indices, doubles, folds)
     for each in in_order(program, folds, lowering.at_matmuls):
         if isinstance(each, Fold):
             lowering.fold(each)
@@ -111,6 +112,7 @@ class _Lowering:
     at_matmuls: dict[str, Cast]
     indices: dict[str, Node]
     doubles: bool
+    folds: Sequence[Fold]
     nodes: list[BlockNode] = field(default_factory=list[BlockNode])
     lists: dict[str, tuple[Axis, ...]] = field(default_factory=dict[str, tuple[Axis, ...]])
     count: int = 0
@@ -119,6 +121,15 @@ class _Lowering:
         self.lists = {n.name: n.axes for n in self.program.inputs}
         readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast | Lookup)]
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
+        self.listed.update(u.value for fold in self.folds for _, u in fold.args)
+        self.listed.update(cast.arg.value for cast in self.at_matmuls.values())
+        values = self.program.values()
+        self.windows = {
+            n.name: n
+            for n in self.program.nodes
+            if isinstance(n, Lookup) and n.masked and n.name not in self.listed
+            if isinstance(values[n.source], Input) and all(u.value in self.indices for u in reads(n))
+        }
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         """Returns the axes of `axes` that items have."""
@@ -144,7 +155,8 @@ class _Lowering:
             case Scan() | Ranking():
                 (self._scan if isinstance(node, Scan) else self._ranking)(node)
             case Lookup():
-                self._lookup(node)
+                if not self._in_place_only(node):
+                    self._lookup(node)
             case Reindex() | Opaque():
                 raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
 
@@ -157,21 +169,44 @@ class _Lowering:
 
     def _in_place_only(self, node: Node) -> bool:
         """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
-        return node.name in self.indices and node.name not in self.listed
+        return node.name in self.windows or (node.name in self.indices and node.name not in self.listed)
 
     def _pointwise(self, node: Elementwise | Cast, expr: Scalar, args: tuple[Use, ...]) -> None:
-        fed = tuple(u for u in args if u.value not in self.indices)
+        fed = tuple(u for u in args if u.value not in self.indices and u.value not in self.windows)
         local = tuple(dict.fromkeys(u for u in args if u.value in self.indices))
-        place = {u: i for i, u in enumerate((*fed, *local))}
+        opened = tuple(dict.fromkeys(u for u in args if u.value in self.windows))
+        place = {u: i for i, u in enumerate((*fed, *local, *opened))}
         expr = substitute(expr, lambda i: Arg(place[args[i]]))
+        sources = tuple(self._source_of(u) for u in opened)
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
             here: dict[Use, BlockNode] = {}
-            every = (*names, *(self._in_place(u, made, out, here) for u in local))
-            dims = self._dims(made, node.axes)
+            given = (*names[: len(fed)], *(self._in_place(u, made, out, here) for u in local))
+            loaded = (self._opened(u, n, made, out, here) for u, n in zip(opened, names[len(fed) :], strict=True))
+            every, dims = (*given, *loaded), self._dims(made, node.axes)
             return [*here.values(), Pointwise(out, expr, every, dims, node.dtype, node.location)]
 
-        self._nest(_Leaf(node.name, node.axes, fed, leaf))
+        self._nest(_Leaf(node.name, node.axes, (*fed, *sources), leaf))
+
+    def _source_of(self, use: Use) -> Use:
+        """Returns what `use`, of a window, reads in: along its axes, and along axes of their own where indices say where."""
+        node = self.windows[use.value]
+        outer = dict(zip(node.axes, use.axes, strict=True))
+        own = zip(node.index, self.program.values()[node.source].axes, strict=True)
+        axes = (
+            outer[index] if isinstance(index, Axis) else Axis(f"{node.name}.{dim}", axis.space)
+            for dim, (index, axis) in enumerate(own)
+        )
+        return Use(node.source, tuple(axes))
+
+    def _opened(self, use: Use, memory: str, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
+        """Loads what `use`, of a window, reads in `memory`, in the leaf of `out`; the name of the value."""
+        node = self.windows[use.value]
+        items = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
+        at = tuple(Subscript((), 0, number) for number in range(len(items)))
+        name, dims = f"{out}.{len(here)}", self._dims(made, tuple(dict.fromkeys(use.axes)))
+        here[use] = Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
+        return name
 
     def _lookup(self, node: Lookup) -> None:
         """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
@@ -193,7 +228,7 @@ class _Lowering:
             items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
             at = tuple(Subscript((), 0, number) for number in range(len(items)))
             dims = self._dims(made, node.axes)
-            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location)]
+            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location, node.masked)]
 
         self._nest(_Leaf(node.name, node.axes, (Use(node.source, spare), *fed), leaf))
 

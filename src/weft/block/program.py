@@ -220,7 +220,8 @@ class Load:
     """The item of `memory` that lies at `at`, a subscript for each of its axes; an axis of `dims` is in one of them.
 
     With `indices`, items of integers whose axes are among `dims`, each element lies where these say: an index that is none of its
-    axis stands for the nearest. Such a load is lowered to, with subscripts for axes that no map iterates; others are maps' feeds.
+    axis stands for the nearest, or if the load is `masked`, nothing is read and the element is 0. Such a load is lowered to, with
+    subscripts for axes that no map iterates; others are maps' feeds.
     """
 
     name: str = field(metadata=_MAKES)
@@ -230,6 +231,12 @@ class Load:
     dtype: DType
     indices: tuple[str, ...] = field(default=(), metadata=_READS)
     location: Location | None = None
+    masked: bool = False
+
+    @property
+    def demands(self) -> bool:
+        """True where an index that is none of its axis is an error."""
+        return bool(self.indices) and not self.masked
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,23 @@ from weft.capture.scans import SCANS
 from weft.capture.sizes import expression
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
+from weft.capture.windows import WINDOWS
 from weft.defects import note
 from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **SCANS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {
+    **CREATION,
+    **INDICES,
+    **JOINS,
+    **LOOKUPS,
+    **MATMULS,
+    **REDUCTIONS,
+    **SCANS,
+    **VIEWS,
+    **WINDOWS,
+}
 
 _NUMBER = "aten.scalar_tensor"
 

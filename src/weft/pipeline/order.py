@@ -38,6 +38,7 @@ Passes: TypeAlias = tuple[Pass[..., Any], ...]
 LAWS: Passes = (
     laws.remove_dead,
     laws.inline_reindexing,
+    laws.windows_at_sources,
     laws.drop_precision_casts,
     laws.masks_in_place,
     laws.split_elementwise,

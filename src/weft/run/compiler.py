@@ -112,7 +112,8 @@ def flags() -> tuple[str, ...]:
 def _flags_of_objects() -> tuple[str, ...]:
     """Lists the flags that do not concern linking."""
     return (
-        *("-std=c++17", LEVEL, "-ftree-vectorize", "-fpeel-loops", "-fvect-cost-model", "-march=native"),
+        *("-std=c++17", LEVEL, "-ftree-vectorize", "-fpeel-loops", "-fvect-cost-model", "-funswitch-loops"),
+        "-march=native",
         "-fopenmp",
         *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
         *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from weft.tensor.dtypes import DType
 from weft.tensor.program import NOTHING, Monoid, Order
-from weft.tensor.scalar import Scalar
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 V = TypeVar("V")
 Array = npt.NDArray[Any]
@@ -101,6 +101,27 @@ class Domain(Protocol[V]):
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> V:
         """Draws a random input: generic floats, integers in -100..99 (uint8: 0..99), fair bools."""
         ...
+
+
+def looked_up(domain: Domain[V], source: V, index: Sequence[V | Array], checked: Sequence[int], dtype: DType) -> V:
+    """Returns `domain.lookup(source, index)`, of type `dtype`; 0 where an index of the dimensions `checked` is none there.
+
+    Args:
+        index: for each dimension of `source`, broadcast; a value for each of those that are `checked`.
+    """
+    shape = domain.shape(source)
+    if checked and 0 in shape:
+        sizes = (i.shape if isinstance(i, np.ndarray) else domain.shape(i) for i in index)
+        return domain.full(np.broadcast_shapes(*sizes), 0, dtype)
+    found = domain.lookup(source, index)
+    for dim in checked:
+        inside = Apply("logical_and", (Apply("ge", (Arg(1), Lit(0))), Apply("lt", (Arg(1), Lit(shape[dim])))))
+        found = domain.elementwise(Apply("where", (inside, Arg(0), ZERO[dtype.kind])), [found, index[dim]], dtype)
+    return found
+
+
+ZERO = {"float": Lit(0.0), "int": Lit(0), "bool": Lit(False)}
+"""The literal 0 of each kind of elements."""
 
 
 def at(index: Any) -> Callable[[Array], Array]:

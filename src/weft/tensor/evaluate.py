@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis, Space, present
-from weft.tensor.domain import Array, Domain, at, broadcast
+from weft.tensor.domain import Array, Domain, at, broadcast, looked_up
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -214,7 +214,8 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
             result = _reindex(node, values[node.source], sizes, domain)
         case Lookup():
             index = [argument(i, node.axes) if isinstance(i, Use) else _along(i, node, sizes) for i in node.index]
-            result = domain.lookup(values[node.source], index)
+            checked = [d for d, i in enumerate(node.index) if isinstance(i, Use)] if node.masked else []
+            result = looked_up(domain, values[node.source], index, checked, node.dtype)
         case Cast():
             result = domain.convert(argument(node.arg, node.axes), node.dtype, node.semantic)
         case _:

@@ -206,11 +206,13 @@ class Lookup(_Value):
 
     Attributes:
         index: at least one is a use; the axes among them are distinct.
+        masked: where a value is no index nothing is read, and the result is 0: what lies beside a window, where tensors are joined.
     """
 
     source: str
     index: tuple[Axis | Use, ...]
     location: Location | None = None
+    masked: bool = False
 
     @property
     def along(self) -> tuple[Axis | None, ...]:
@@ -262,7 +264,9 @@ Node: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The size of `space` follows from that of `source`: what `[start:stop:step]` leaves of it, `times` over."""
+    """The size of `space` follows from that of `source`: what `[start:stop:step]` leaves of it, `times` over; and `plus` elements
+    and all those of the `others` more.
+    """
 
     space: Space
     source: Space
@@ -270,15 +274,27 @@ class Derived:
     stop: int | None = None
     step: int = 1
     times: int = 1
+    plus: int = 0
+    others: tuple[Space, ...] = ()
 
-    def size(self, source: int) -> int:
-        """Returns the number of elements, where `source` has that many."""
-        return self.times * len(range(*slice(self.start, self.stop, self.step).indices(source)))
+    @property
+    def sources(self) -> tuple[Space, ...]:
+        """The spaces that the size follows from."""
+        return (self.source, *self.others)
+
+    def size(self, source: int, *others: int) -> int:
+        """Returns the number of elements, where `source`, and the `others`, have that many."""
+        part = len(range(*slice(self.start, self.stop, self.step).indices(source)))
+        return self.times * part + self.plus + sum(others)
+
+    def size_in(self, sizes: Mapping[str, int]) -> int:
+        """Returns the number of elements, given the `sizes` of spaces by name."""
+        return self.size(*(space.size(sizes) for space in self.sources))
 
     @property
     def backwards(self) -> Derived | None:
         """The rule from `space` to `source`, where it has a number of elements for each of the source's."""
-        whole = (self.start, self.stop, self.step) == (None, None, 1)
+        whole = (self.start, self.stop, self.step, self.plus, self.others) == (None, None, 1, 0, ())
         return Derived(self.source, self.space, step=self.times) if whole else None
 
 
@@ -321,12 +337,12 @@ class TensorProgram:
         rules = [*self.derived, *(rule for rule in turned if rule is not None and rule.space.fixed is None)]
         while True:
             open_ones = [r for r in rules if r.space.name not in sizes]
-            rules = [r for r in open_ones if r.source.fixed is None and r.source.name not in sizes]
+            rules = [r for r in open_ones if any(s.fixed is None and s.name not in sizes for s in r.sources)]
             if len(rules) == len(open_ones):
                 return
             for rule in open_ones:
-                if rule.source.fixed is not None or rule.source.name in sizes:
-                    sizes.setdefault(rule.space.name, rule.size(rule.source.size(sizes)))
+                if all(s.fixed is not None or s.name in sizes for s in rule.sources):
+                    sizes.setdefault(rule.space.name, rule.size_in(sizes))
 
     @cached_property
     def following(self) -> frozenset[str]:
@@ -334,14 +350,14 @@ class TensorProgram:
         found: set[str] = set()
         own = {s.name for s in self.spaces()}
         for rule in self.derived:
-            if rule.source.fixed is not None or rule.source.name in own | found:
+            if all(s.fixed is not None or s.name in own | found for s in rule.sources):
                 found.add(rule.space.name)
         return frozenset(found)
 
     def consistent(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
-        rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, r.source))]
-        return all(r.space.size(sizes) == r.size(r.source.size(sizes)) for r in rules)
+        rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, *r.sources))]
+        return all(r.space.size(sizes) == r.size_in(sizes) for r in rules)
 
     def values(self) -> dict[str, Node]:
         """Returns every value by name."""
@@ -485,7 +501,8 @@ def _show(node: Node) -> str:
         case Ranking():
             return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
         case Reindex() | Lookup():
-            return f"{node.source}[{', '.join(map(str, node.index))}]"
+            inside = " where inside" if isinstance(node, Lookup) and node.masked else ""
+            return f"{node.source}[{', '.join(map(str, node.index))}]{inside}"
         case Cast():
             return f"{'semantic' if node.semantic else 'precision'} cast of {node.arg}"
         case Opaque():

@@ -41,6 +41,8 @@ _OF_A_PRODUCT = 8
 ROOM = 4.0
 # A size that is made smaller is no smaller than this.
 _LEAST = 5
+# So often sizes are doubled that others follow from.
+_GROWN = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +297,7 @@ def fitted(
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
         chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
-    chosen = {name: allowed(name, size) for name, size in chosen.items()}
+    chosen = _grown(program, {name: allowed(name, size) for name, size in chosen.items()}, allowed)
     least |= {name: chosen[name] for name in whole if name in chosen}
     sizes, summed, runs = _taken(program, chosen), reduced_spaces(program), _runs(program)
 
@@ -314,6 +316,17 @@ def fitted(
         else:
             sizes, chosen[name] = taken, room[name]
     return sizes
+
+
+def _grown(program: TensorProgram, chosen: Mapping[str, int], allowed: Callable[[str, int], int]) -> dict[str, int]:
+    """Returns the sizes `chosen`, those that others follow from greater where these would have no elements else."""
+    sizes = dict(chosen)
+    sources = {source.name for rule in program.derived for source in rule.sources} & sizes.keys()
+    for _ in range(_GROWN if sources else 0):
+        if _taken(program, sizes) is not None:
+            return sizes
+        sizes |= {name: allowed(name, 2 * sizes[name] + 1) for name in sources}
+    return dict(chosen)
 
 
 def _taken(program: TensorProgram, chosen: Mapping[str, int]) -> dict[str, int] | None:

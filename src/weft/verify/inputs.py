@@ -126,12 +126,12 @@ def indices_below(
 
 
 def reads_inside(program: TensorProgram, inputs: Mapping[str, Array], sizes: Mapping[str, int]) -> bool:
-    """Tells whether all that says where `program` reads is an index there.
+    """Tells whether all that says where `program` reads is an index there, but for lookups that mask what is none.
 
     inputs: by name, all that this is computed of.
     """
     values, wanted = program.values(), list[tuple[str, int]]()
-    for node in (n for n in program.nodes if isinstance(n, Lookup)):
+    for node in (n for n in program.nodes if isinstance(n, Lookup) and not n.masked):
         pairs = zip(node.index, values[node.source].axes, strict=True)
         wanted += [(index.value, axis.space.size(sizes)) for index, axis in pairs if isinstance(index, Use)]
     asked = remove_dead(replace(program, outputs=tuple(name for name, _ in wanted), output_dims=()))

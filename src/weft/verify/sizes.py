@@ -352,7 +352,7 @@ def different_size(program: TensorProgram, applied: BlockProgram) -> str | None:
 def _tied(program: TensorProgram) -> Iterator[Space]:
     """Yields spaces whose size must stay what it is beside those of others."""
     for rule in program.derived:
-        yield from (rule.space, rule.source)
+        yield from (rule.space, *rule.sources)
     values = program.values()
     for node in program.nodes:
         if isinstance(node, Ranking) and node.rank is not None:

@@ -29,6 +29,7 @@ from weft.tensor.program import (
     Extent,
     Input,
     Iota,
+    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -187,7 +188,8 @@ def _probe(
     given = list(program.inputs)
     watched: list[_Watch] = []
     outputs: list[str] = []
-    dtypes = {n.name: n.dtype for n in (*program.inputs, *program.nodes)}
+    values = program.values()
+    dtypes = {n.name: n.dtype for n in values.values()}
     for node in program.nodes:
         if isinstance(node, Extent) and node.space.name in fixed:
             nodes.append(Constant(node.name, (), node.dtype, fixed[node.space.name]))
@@ -195,7 +197,12 @@ def _probe(
             given.append(Input(node.name, node.axes, node.dtype))
         else:
             nodes.append(node)
-        for watch in _watches(node, indexed, dtypes):
+        if isinstance(node, Lookup):
+            watching, sizes = _insides(node, values[node.source].axes, indexed, fixed)
+            nodes += sizes
+        else:
+            watching = _watches(node, indexed, dtypes)
+        for watch in watching:
             for expr in watch.expr:
                 outputs.append(f"{node.name} watched {len(outputs)}")
                 nodes.append(Elementwise(outputs[-1], watch.axes, DType.float64, expr, watch.args))
@@ -203,6 +210,22 @@ def _probe(
     probe = remove_dead(TensorProgram(tuple(given), tuple(nodes), tuple(outputs)))
     read = {name for n in probe.nodes for name in uses(n)}
     return replace(probe, inputs=tuple(n for n in given if n.name in read)), tuple(watched)
+
+
+def _insides(
+    node: Lookup, source: tuple[Axis, ...], indexed: _Indexed, fixed: Mapping[str, int]
+) -> tuple[list[_Watch], list[Node]]:
+    """Returns what is watched of a lookup that reads nothing where an index is none: both ends; and the sizes that this reads."""
+    watched, sizes = list[_Watch](), list[Node]()
+    for dim, (index, axis) in enumerate(zip(node.index, source, strict=True)):
+        if node.masked and isinstance(index, Use) and index.value in indexed:
+            name, space = f"{node.name} size {dim}", axis.space
+            known = fixed.get(space.name)
+            size = Extent(name, (), DType.int64, space) if known is None else Constant(name, (), DType.int64, known)
+            sizes.append(size)
+            args, whole = (index, Use(name, ())), indexed[index.value]
+            watched += [_Watch(index.axes, (Arg(0), end), args, steps=False, whole=whole) for end in (Lit(0), Arg(1))]
+    return watched, sizes
 
 
 def _watches(node: Node, indexed: _Indexed, dtypes: Mapping[str, DType]) -> Iterator[_Watch]:

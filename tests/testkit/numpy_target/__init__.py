@@ -27,6 +27,7 @@ from weft.run.launch import dense, make_python_launcher
 from weft.schedule import KernelNodes
 from weft.target import CPU, Target
 from weft.tensor.axes import Axis, Space
+from weft.tensor.domain import looked_up
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.optable import row
@@ -51,9 +52,12 @@ def joined(one: Any, two: Any) -> Any:
     return np.concatenate((one, np.broadcast_to(two, (*one.shape[:-1], two.shape[-1]))), -1)
 
 
-def found(array: Any, *index: Any) -> Any:
-    """Read an array at integers; those that are no indices stand for the nearest, and nobody is told."""
-    return D.lookup(array, index)
+def found(array: Any, *index: Any, masked: Sequence[int] = ()) -> Any:
+    """Read an array at integers; those that are no indices stand for the nearest, and nobody is told, or in dimensions that are
+    masked for 0.
+    """
+    kind = {"f": DType.float64, "b": DType.bool}.get(array.dtype.kind, DType.int64)
+    return looked_up(D, array, index, masked, kind)
 
 
 @dataclass(frozen=True)
@@ -191,15 +195,16 @@ class Body(KernelFrame[Writer]):
     def look_up(self, node: b.Load) -> None:
         """Print a load by indices: of the part of the memory that lies along the other axes."""
         own = dict(zip(self.types[node.memory].lists, node.at, strict=True))
-        whole, index = self.part(node.memory, node.at, node.dims), list[str]()
+        whole, index, masked = self.part(node.memory, node.at, node.dims), list[str](), list[int]()
         for axis in self.values[node.memory].axes:
             if (said := own[axis].index) is not None:
+                masked += [len(index)] if node.masked else []
                 index.append(self.aligned(node.indices[said], node.dims))
             elif along := [a for a in own[axis].axes if a in node.dims]:
                 count = f"np.arange({self.scope[along[0]].valid})"
                 index.append(self.aligned(Value(count, tuple(along), tuple(along)), node.dims))
         shape = " ".join(f"{self.scope[a].valid}," for a in node.dims)
-        text = f"np.broadcast_to(found({', '.join((whole.text, *index))}), ({shape}))"
+        text = f"np.broadcast_to(found({', '.join((whole.text, *index))}, masked={masked}), ({shape}))"
         self.values[node.name] = Value(self.hold(text, node.name), node.dims, node.dims)
 
     def room(self, name: str) -> Value:

@@ -124,20 +124,26 @@ class Body:
         return value
 
     def look_up(self, node: Load) -> None:
-        """Note what `node` reads where indices say; the place of each index is worked out, and checked, by itself."""
+        """Note what `node` reads where indices say; where one that is none is an error, its place is worked out, and checked,
+        by itself.
+        """
         frame, memory, kind = self.frame, self.memories[node.memory], self.types[node.memory]
-        places: list[Lazy] = []
-        strides: list[str] = []
+        places: list[Value] = []
+        strides, sizes = list[str](), list[str]()
         for subscript, stride, axis in zip(node.at, memory.strides, kind.lists, strict=True):
             if subscript.index is not None:
                 index = self.item(node.indices[subscript.index])
                 size = frame.size(axis.space)
-                frame.looked_up[size] = None
-                place = IndexPlace(f"{node.name}_at", size)
-                places.append(Lazy(place, (index,), index.dims, DType.int64))
+                if node.demands:
+                    frame.looked_up[size] = None
+                    index = Lazy(IndexPlace(f"{node.name}_at", size), (index,), index.dims, DType.int64)
+                else:
+                    sizes.append(size)
+                places.append(index)
                 strides.append(stride)
         along = tuple(a for s in node.at for a in s.axes if a in node.dims)
-        gather = Gather(node.name, part(frame, memory, node.at, along, self.scope), tuple(strides), node.location)
+        lying = part(frame, memory, node.at, along, self.scope)
+        gather = Gather(node.name, lying, tuple(strides), node.location, tuple(sizes))
         self.values[node.name] = Lazy(gather, tuple(places), node.dims, node.dtype)
 
     def _lazy(

@@ -36,6 +36,7 @@ class Frame(KernelFrame[Writer]):
         allocations: the scratch of one thread.
         headers: what it includes besides the prelude.
         looked_up: the lengths of dimensions in which indices say where to read.
+        given: the variables that the kernel's arguments are in.
     """
 
     spelling: ClassVar[Spelling] = SPELLING
@@ -43,6 +44,7 @@ class Frame(KernelFrame[Writer]):
     has_matmuls: bool = False
     headers: set[str] = field(default_factory=set[str])
     looked_up: dict[str, None] = field(default_factory=dict[str, None])
+    given: list[str] = field(default_factory=list[str])
 
     def hold(self, text: str, wish: str) -> str:
         """Declare a new name for the size `text`, and return it."""

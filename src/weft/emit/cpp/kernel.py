@@ -56,7 +56,7 @@ def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) 
     word = len(kernel.reads) + len(kernel.writes)
     out.lines += [f"  const i64 {spelled[s]} = words[{word + i}];" for i, s in enumerate(sizes)]
     word += len(sizes)
-    frame = Frame(names, spelled, Writer(1))
+    frame = Frame(names, spelled, Writer(1), given=[*pointers.values(), *spelled.values()])
     values, memories = dict[str, Value](), dict[str, ListMemory]()
     for name in kernel.reads:
         strides: dict[Axis, str] = {}
@@ -64,6 +64,7 @@ def _function(program: BlockProgram, kernel: KernelNodes, own: str, dims: Dims) 
             if axis is not None:
                 strides[axis] = names.make(f"{pointers[name]}_s{place}")
                 out.line(f"const i64 {strides[axis]} = words[{word}];")
+                frame.given.append(strides[axis])
             word += 1
         if types[name].buffered:
             memories[name] = _list(pointers[name], types[name], strides)
@@ -161,7 +162,9 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
         scope[node.axis] = block
     _levels(top, chain, list(scope.values()), places)
     out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
-    out.line("#pragma omp parallel num_threads(team)")
+    # Each thread has its own copies: of a variable that threads share, and that a function in the kernel sees by reference, GCC
+    # does not know that loops leave it as it is.
+    out.line(f"#pragma omp parallel num_threads(team) firstprivate({', '.join(frame.given)})")
     with out.block(""):
         out.lines += _scratch(frame, 2)
         # Beside a band programs differ in length: who is done takes the next. Which thread runs one changes no result.

@@ -22,14 +22,15 @@ from weft.emit.cpp.scalar import (
     reduction_clause,
     stored,
 )
+from weft.emit.cpp.segments import conditions, difference, replaced, slope
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import is_word, plus, stripped, times
+from weft.emit.text import factor, is_word, minus, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Convert
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, arguments
 
 _INDICES = ("i", "j")
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
@@ -144,6 +145,9 @@ class _Printer:
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, ItemMemory] = {}
+        self.inside: dict[Lazy, str] = {}
+        self.known: dict[Lazy, dict[Scalar, str]] = {}
+        self.runs: dict[Lazy, str] = {}
         self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
@@ -185,14 +189,18 @@ class _Printer:
             return []
         inner = self.nest.order[-1]
         memories = [v for w in works for v in w.reads if isinstance(v, ItemMemory)]
-        memories += [w.lazy.node.memory for w in works if w.lazy is not None and isinstance(w.lazy.node, Gather)]
-        found = (m.strides[inner] for m in memories if inner in m.dims)
+        gathers = [(w, w.lazy.node) for w in works if w.lazy is not None and isinstance(w.lazy.node, Gather)]
+        memories += [node.memory for _, node in gathers]
+        found = [m.strides[inner] for m in memories if inner in m.dims]
+        for work, node in gathers:
+            pairs = zip(work.reads, node.strides, strict=True) if node.sizes else ()
+            found += [stride for index, stride in pairs if not isinstance(index, Panel) and inner in index.dims]
         return list(dict.fromkeys(stride for stride in found if not stride.isdigit()))
 
     def _level(self, works: Sequence[Work], depth: int) -> None:
         """Print the body of loop number `depth`, the outermost one's being 1: statements and inner loops, stores at the end."""
         order = phases(works, depth)
-        outside = dict(self.local)
+        outside, known = dict(self.local), dict(self.inside)
         self._hoist(works, depth)
         if depth == len(self.nest.order):
             self._load(works)
@@ -205,7 +213,7 @@ class _Printer:
             for work in order.statements(time):
                 self._compute(work)
         self._put([w.store for w in order.stores if w.store is not None])
-        self.local = outside
+        self.local, self.inside = outside, known
 
     def _inner(self, order: Phases, time: int, depth: int) -> None:
         """Print loop number `depth` + 1, over what belongs to `time`."""
@@ -234,6 +242,10 @@ class _Printer:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
                 clauses.append(reduction_clause(node.monoid, kind, name))
         self.local.update(results | arrays)
+        runs = conditions([w.lazy for w in works if w.lazy is not None], axis) if innermost and not sums else []
+        if runs:
+            self._in_runs(works, depth, runs)
+            return
         if innermost and not lanes:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
         name, valid = self.index[axis], self.scope[axis].valid
@@ -254,6 +266,65 @@ class _Printer:
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _in_runs(self, works: Sequence[Work], depth: int, runs: Sequence[tuple[Lazy, Apply | None]]) -> None:
+        """Print loop number `depth` + 1, the innermost one, in runs in each of which the conditions `runs` come out alike."""
+        axis = self.nest.order[depth]
+        name, valid = self.index[axis], self.scope[axis].valid
+        start, more = self.frame.names.make(f"{axis.name}_run"), self.frame.names.make("more")
+        inside, known = dict(self.inside), dict(self.known)
+        with self.out.block(f"for (i64 {start} = 0, {more}; {start} < {valid}; {start} += {more})"):
+            self.index[axis] = start
+            self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kNothing);")
+            ends = dict.fromkeys(end for lazy, compared in runs for end in self._decided(lazy, compared, axis))
+            for value, limit in ends:
+                self.out.line(f"{more} = weft::min_index({more}, weft::steps_below({value}, {limit}));")
+            self.index[axis] = name
+            self.out.line("#pragma omp simd")
+            with self.out.block(f"for (i64 {name} = {start}; {name} < {start} + {more}; ++{name})"):
+                self._level(works, depth + 1)
+        self.inside, self.known, self.runs = inside, known, {}
+
+    def _decided(self, lazy: Lazy, compared: Apply | None, axis: Axis) -> list[tuple[str, str]]:
+        """Declare a local for a condition, as it is from here on; returned is what must stay below what for it to stay so."""
+        if compared is None:
+            assert isinstance(lazy.node, Gather)
+            name = self.frame.names.make(f"{lazy.node.name}_inside")
+            self.out.line(f"const bool {name} = {self._within(lazy.node, lazy.args)};")
+            self.runs[lazy] = self._run_of(lazy, lazy.node, axis, name)
+            steps = [(slope(a, axis), self._value(a).text, n) for a, n in zip(lazy.args, lazy.node.sizes, strict=True)]
+            growing = [(stripped(text), end) for step, text, size in steps if step == 1 for end in ("0", size)]
+            return growing + [(end, f"{text} + 1") for step, text, size in steps if step == -1 for end in ("0", size)]
+        left, right = (stripped(coerced(self._spelled(lazy, side), "int")) for side in compared.args)
+        name = self.frame.names.make(f"{lazy.node.name}_known")
+        self.out.line(f"const bool {name} = {stripped(self._spelled(lazy, compared).text)};")
+        self.known[lazy] = {**self.known.get(lazy, {}), compared: name}
+        beyond = " + 1" if compared.op in ("le", "gt") else ""
+        if difference(compared, lazy, axis) == 1:
+            return [(left, f"{right}{beyond}")]
+        return [(right, left if beyond else f"{left} + 1")]
+
+    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> str:
+        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element's place."""
+        start = self.index[axis]
+        at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
+        pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
+        along = [self.unit.get(s, s) for s in (node.memory.strides[a] for a in node.memory.dims if a == axis)]
+        whole = plus(*(stride for by, stride in pairs if by == 1), *along)
+        back = plus(*(stride for by, stride in pairs if by == -1))
+        text = whole if back == "0" else minus(whole, back)
+        offset = self._offset(lazy, node)
+        self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
+        self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
+        return f"{at}[({_indices(len(self.nest.order))[-1]} - {start}) * {step}]"
+
+    def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
+        """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
+        known = self.known.get(lazy, {})
+        expr = replaced(expr, {part: Arg(len(lazy.args) + number) for number, part in enumerate(known)})
+        read, nothing = arguments(expr), Text("", "int")
+        args = [self._value(a) if number in read else nothing for number, a in enumerate(lazy.args)]
+        return expression(expr, [*args, *(Text(name, "bool") for name in known.values())])
 
     def _long(self, axis: Axis) -> bool:
         """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
@@ -307,6 +378,19 @@ class _Printer:
                     name = self.frame.names.make(f"{value.base}_at")
                     self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
                     self.local[value] = Text(name, text.kind)
+            if work.lazy is not None and isinstance(work.lazy.node, Gather) and len(work.order) > depth:
+                self._hoist_places(work.lazy, work.lazy.node, here)
+
+    def _hoist_places(self, lazy: Lazy, node: Gather, here: frozenset[Axis]) -> None:
+        """Declare locals for what says where `lazy` reads, and whether that is a place, where inner loops do not change these."""
+        steady = [a for a in lazy.args if isinstance(a, Lazy) and a.is_spelled and here.issuperset(a.dims)]
+        for value in (a for a in steady if a not in self.local):
+            self._let(value, value.node.name, self._value(value))
+        inside = [a for a in lazy.args if not isinstance(a, Panel) and here.issuperset(a.dims)]
+        if node.sizes and len(inside) == len(lazy.args) and lazy not in self.inside:
+            name = self.frame.names.make(f"{node.name}_inside")
+            self.out.line(f"const bool {name} = {self._within(node, lazy.args)};")
+            self.inside[lazy] = name
 
     def _load(self, works: Sequence[Work]) -> None:
         """Declare locals for elements that are read several times: selected or not, they are loaded and widened once."""
@@ -327,6 +411,9 @@ class _Printer:
                 args = [_widened(self._value(a), kind) for a in lazy.args]
                 if isinstance(expr, Convert) and lazy in self.unrounded:
                     expr = expr.arg
+                known = self.known.get(lazy, {})
+                expr = replaced(expr, {part: Arg(len(args) + number) for number, part in enumerate(known)})
+                args += [Text(name, "bool") for name in known.values()]
                 made = expression(expr, args, self._steady(work))
                 self._let(lazy, name, Text(stripped(coerced(made, kind)), kind))
             case Collapse(monoid=monoid):
@@ -334,15 +421,36 @@ class _Printer:
             case IndexPlace(name=name, size=size):
                 index = stripped(coerced(self._value(lazy.args[0]), "int"))
                 self._let(lazy, name, Text(f"weft::place({index}, {size}, wrong)", "int"))
-            case Gather(name=name, memory=memory, strides=strides):
-                places = (times(self._value(a).text, s) for a, s in zip(lazy.args, strides, strict=True))
-                offset = plus(*places, *self._along(memory))
-                self._let(lazy, name, loaded(f"{memory.base}[{offset}]", memory.dtype))
+            case Gather():
+                self._let(lazy, lazy.node.name, self._gathered(lazy, lazy.node))
             case Index() | Literal() | Extent():
                 raise AssertionError(lazy.node)
         if lazy in self.buffers:
             at = _at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
+
+    def _gathered(self, lazy: Lazy, node: Gather) -> Text:
+        """Spell the element that lies where the arguments of `lazy` say, read only where each of them is a place."""
+        memory = node.memory
+        if lazy in self.runs:
+            return loaded(self.runs[lazy], memory.dtype)
+        found = loaded(f"{memory.base}[{self._offset(lazy, node)}]", memory.dtype)
+        if not node.sizes:
+            return found
+        inside = self.inside.get(lazy) or self._within(node, lazy.args)
+        return Text(f"{inside} ? {found.text} : {number(0, found.kind)}", found.kind)
+
+    def _offset(self, lazy: Lazy, node: Gather) -> str:
+        """Spell how far the element lies from the first one that `node` may read, if what says where it lies are places."""
+        places = [factor(self._value(a).text) for a in lazy.args]
+        strides = (self.unit.get(stride, stride) for stride in node.strides)
+        return plus(*map(times, places, strides), *self._along(node.memory))
+
+    def _within(self, node: Gather, args: Sequence[Value]) -> str:
+        """Spell the condition that each of `args` is a place in its dimension."""
+        places = (factor(self._value(a).text) for a in args)
+        pairs = zip(places, node.sizes, strict=True)
+        return " && ".join(f"(uint64_t){place} < (uint64_t){size}" for place, size in pairs)
 
     def _let(self, lazy: Lazy, wish: str, made: Text) -> None:
         """Declare a local for the current element of `lazy`."""
@@ -411,6 +519,9 @@ class _Printer:
             case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
+            case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
+                kind = kind_of(value.dtype)
+                return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
             case Lazy() if value in self.buffers:
                 return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():

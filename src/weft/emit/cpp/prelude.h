@@ -55,6 +55,16 @@ static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
   __atomic_store_n(wrong, 1, __ATOMIC_RELAXED);
   return index < 0 ? 0 : size - 1;
 }
+// How often a value grows by 1 until it is no longer less than `limit`: at most what no loop counts to.
+static WEFT_INLINE i64 steps_below(i64 value, i64 limit) { return value < limit ? limit - value : INT64_MAX; }
+// What stands for elements that are not there, to be read so far on and back from: a loop that reads one or the other has no branch.
+constexpr i64 kNothing = 1024;
+template <class T>
+alignas(64) const T nothing[2 * kNothing] = {};
+template <class T>
+static WEFT_INLINE const T* there_or_nothing(bool there, const T* first, i64 at) {
+  return there ? first + at : nothing<T> + kNothing;
+}
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
 // How many of `threads` have something to do: at most one per program, and one more for each 16384 elements worked on.

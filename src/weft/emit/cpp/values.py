@@ -11,7 +11,7 @@ from weft.emit.kinds import kind_of
 from weft.errors import Location
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Arg, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar, operations, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,22 @@ class IndexPlace:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The elements of `memory` that lie so many `strides` on as the arguments say, which are places."""
+    """The elements of `memory` that lie so many `strides` on as the arguments say.
+
+    Attributes:
+        sizes: of the dimensions, where an argument may be no place in one: then nothing is read, and the element is 0.
+    """
 
     name: str
     memory: ItemMemory
     strides: tuple[str, ...]
     location: Location | None = None
+    sizes: tuple[str, ...] = ()
+
+
+_CHEAP = ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne", "where", "logical_and", "logical_or", "logical_not")
+_CHEAP += ("minimum", "maximum", "abs", "neg")
+_FEW = 6
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +123,28 @@ class Lazy:
     @property
     def is_work(self) -> bool:
         """True where a loop computes it; an index, a number or a size is written where it stands."""
-        return isinstance(self.node, Pointwise | Collapse | IndexPlace | Gather)
+        return isinstance(self.node, Pointwise | Collapse | IndexPlace | Gather) and not self.is_spelled
+
+    @property
+    def is_spelled(self) -> bool:
+        """True of a little arithmetic on indices, numbers and sizes: cheaper again in each iteration than in an array, from which a
+        compiler does not see that neighbours read neighbours.
+        """
+        if (
+            not isinstance(self.node, Pointwise)
+            or kind_of(self.dtype) not in ("int", "bool")
+            or self.memory is not None
+        ):
+            return False
+        cheap = all(part.op in _CHEAP for part in parts(self.node.expr) if isinstance(part, Apply))
+        plain = not any(isinstance(part, Convert) for part in parts(self.node.expr))
+        few = operations(self.node.expr) <= _FEW
+        return cheap and plain and few and all(isinstance(a, Lazy) and (a.is_given or a.is_spelled) for a in self.args)
+
+    @property
+    def is_given(self) -> bool:
+        """True of an index, a number or a size."""
+        return isinstance(self.node, Index | Literal | Extent)
 
 
 Value: TypeAlias = ItemMemory | Panel | Lazy

@@ -154,8 +154,18 @@ class Body:
         assert isinstance(memory, Global), node.memory
         axes = self.types[node.memory].lists
         sizes = [self.frame.size(a.space) for a, s in zip(axes, node.at, strict=True) if s.index is not None]
-        places = tuple(self.place(name, size) for name, size in zip(node.indices, sizes, strict=True))
-        self._loaded(node.name, memory, node.at, node.dims, places, sizes)
+        if node.masked:
+            places = tuple(map(self.item, node.indices))
+            inside = [self._inside(place, size, node.dims) for place, size in zip(places, sizes, strict=True)]
+        else:
+            places = tuple(self.place(name, size) for name, size in zip(node.indices, sizes, strict=True))
+            inside = [f"({size} > 0)" for size in sizes if not size.isdigit()]
+        self._loaded(node.name, memory, node.at, node.dims, places, inside)
+
+    def _inside(self, index: Tile, size: str, dims: tuple[Axis, ...]) -> str:
+        """Spell where an index is one of a dimension of `size` elements, for an item with axes `dims`."""
+        text = self.aligned(index.text, index.dims, dims)
+        return f"({text} >= 0) & ({text} < {size})"
 
     def place(self, name: str, size: str) -> Tile:
         """Return where the index called `name` lies in a dimension of `size` elements: checked once, outside of inner loops."""
@@ -182,14 +192,14 @@ class Body:
         at: tuple[Subscript, ...],
         dims: tuple[Axis, ...],
         places: Sequence[Tile] = (),
-        sizes: Sequence[str] = (),
+        inside: Sequence[str] = (),
     ) -> Tile:
         """Load an item: elements that the block does not have are 0; any value would do, and most readers fill in this one.
 
-        places: where its elements lie in dimensions of these `sizes`, of which one that is 0 has no element to be read.
+        places: where its elements lie, which are read `inside` alone.
         """
         where = self.address(memory, at, dims, places)
-        mask = " & ".join([*filter(None, [self.frame.mask(dims)]), *(f"({n} > 0)" for n in sizes if not n.isdigit())])
+        mask = " & ".join([*filter(None, [self.frame.mask(dims)]), *inside])
         kind = kind_of(memory.dtype)
         text = call("tl.load", where, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
         if kind == "bool":

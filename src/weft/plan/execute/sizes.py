@@ -59,6 +59,8 @@ def _found(
         return place
     asked |= {space}
     for rule in _rules(program, space):  # a size may follow from several, not all of which are there
+        if rule.others:  # the numbers that the graph is called with say it
+            continue
         if rule.source.fixed is not None:
             return SizeSource("", 0, number=RuntimeNumber(str(rule.size(rule.source.fixed)), ()))
         if rule.source not in asked:

@@ -173,8 +173,8 @@ def _of(spaces: Sequence[Space], rules: Sequence[Derived]) -> tuple[Derived, ...
     while len(found) > before:
         before = len(found)
         for rule in rules:
-            if rule.space in found or rule.source in found:
-                found |= {rule.space, rule.source}
+            if not found.isdisjoint((rule.space, *rule.sources)):
+                found |= {rule.space, *rule.sources}
     return tuple(rule for rule in rules if rule.space in found)
 
 
@@ -182,5 +182,5 @@ def _numbered(rules: Sequence[Derived], spaces: Sequence[Space]) -> Form:
     """Return the rules with numbers for `spaces`."""
     number: dict[Space, object] = {s: i for i, s in enumerate(spaces)}
     return tuple(
-        (number.get(r.space, r.space), number.get(r.source, r.source), r.start, r.stop, r.step, r.times) for r in rules
+        (*(number.get(s, s) for s in (r.space, *r.sources)), r.start, r.stop, r.step, r.times, r.plus) for r in rules
     )

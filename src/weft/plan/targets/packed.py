@@ -242,5 +242,5 @@ def unplaced(program: TensorProgram) -> tuple[TensorProgram, tuple[Location | Sp
         return replace(node, location=Location("", numbers.setdefault(where, len(numbers))))
 
     nodes = tuple(map(numbered, program.nodes))
-    rules = [space for rule in program.derived for space in (rule.space, rule.source)]
+    rules = [space for rule in program.derived for space in (rule.space, *rule.sources)]
     return replace(program, nodes=nodes), (*numbers, *dict.fromkeys((*program.spaces(), *rules)))

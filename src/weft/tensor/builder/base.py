@@ -10,6 +10,7 @@ from weft.errors import Location, ShapeError
 from weft.tensor.axes import Axis, present
 from weft.tensor.builder.merge import Merges, Ref
 from weft.tensor.builder.promote import promote
+from weft.tensor.builder.unify import Sliced
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -125,6 +126,20 @@ class Base(Merges):
         if size == 1:
             return None
         return self._spaces.axis(self._spaces.space(size, fixed=not shown, shown=shown))
+
+    def longer_axis(self, axes: Sequence[Axis], plus: int) -> Axis | None:
+        """Make a fresh axis with as many elements as all of `axes` have, and `plus` more; None for size 1."""
+        read = [a.space for a in axes if not self.is_fixed(a)]
+        plus += sum(self._size(a) for a in axes if self.is_fixed(a))
+        if not read:
+            return self.axis(plus)
+        size = plus + sum(map(self._spaces.hint, read))
+        rule = Sliced(read[0], plus=plus, others=tuple(read[1:]))
+        return None if size == 1 else self._spaces.axis(self._spaces.space(size, sliced=rule))
+
+    def is_fixed(self, axis: Axis) -> bool:
+        """Tell whether the program alone says the size of `axis`."""
+        return self._spaces.fixed(axis.space)
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """Return the sizes in the example."""

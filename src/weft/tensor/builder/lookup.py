@@ -9,6 +9,7 @@ from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, present
 from weft.tensor.builder.base import Ref
 from weft.tensor.builder.view import Views
+from weft.tensor.domain import ZERO
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Lookup, Use
 from weft.tensor.scalar import Arg, Lit, apply
@@ -63,6 +64,41 @@ class Lookups(Views):
             where[d] = axis
         return self._looked_up(ref, where, index.dims, location)
 
+    def window(self, ref: Ref, dim: int, index: Ref, location: Location | None = None) -> Ref:
+        """Reads `ref` along `dim`, the same dimension of the result, where `index`, int64 of rank 1, says; 0 where that is none.
+
+        Of a merged dimension `index` is split into digits.
+
+        Raises:
+            UnsupportedError: an inner size of the merged dimension is only read at each call.
+        """
+        if ref.dims[dim] is None:
+            beside = replace(index, dims=(*index.dims, *[None] * (len(ref.dims) - dim - 1)))
+            expr = apply("where", apply("eq", Arg(1), Lit(0)), Arg(0), ZERO[ref.dtype.kind])
+            return self._pointwise(expr, (ref, beside), ref.dtype, location)
+        wide, models = self._spread(ref)
+        first = len(self._spread(replace(ref, dims=ref.dims[:dim]))[0].dims)
+        digits = self._digits(index, 1 if models[dim] is None else len(self._parts[models[dim]]), wide, first, location)
+        dims = (*wide.dims[:first], index.dims[0], *wide.dims[first + len(digits) :])
+        where: dict[int, Axis | Use | None] = dict(enumerate(wide.dims))
+        for place, digit in enumerate(digits, first):
+            where[place] = Use(digit.value, self._own[digit.value])
+        made = self._looked_up(wide, where, dims, location, masked=True)
+        return replace(made, dims=self._merged(made.dims, [*models[:dim], None, *models[dim + 1 :]]))
+
+    def _digits(self, index: Ref, count: int, ref: Ref, first: int, location: Location | None) -> list[Ref]:
+        """Splits `index` into `count` digits, numbers of dimension `first` of `ref` and of those behind it, outermost first."""
+        found: list[Ref] = []
+        for axis in reversed(present(ref.dims[first + 1 : first + count])):
+            if not self._spaces.fixed(axis.space):
+                raise UnsupportedError("a part of merged dimensions whose sizes are read at each call", where=location)
+            size = Lit(self._size(axis))
+            quotient = apply("floor_divide", Arg(0), size)
+            rest = apply("sub", Arg(0), apply("mul", quotient, size))
+            found.append(self._pointwise(rest, (index,), DType.int64, location))
+            index = self._pointwise(quotient, (index,), DType.int64, location)
+        return [index, *reversed(found)]
+
     def from_the_end(self, index: Ref, size: Axis | None, location: Location | None = None) -> Ref:
         """Returns `index`, int64, with what is negative counted from the end of a dimension as long as the axis `size`."""
         index = self.cast(index, DType.int64, None, location)
@@ -70,7 +106,13 @@ class Lookups(Views):
         return self._pointwise(expr, (index, self.extent(size, DType.int64)), DType.int64, location)
 
     def _looked_up(
-        self, ref: Ref, where: dict[int, Axis | Use | None], dims: Sequence[Axis | None], location: Location | None
+        self,
+        ref: Ref,
+        where: dict[int, Axis | Use | None],
+        dims: Sequence[Axis | None],
+        location: Location | None,
+        *,
+        masked: bool = False,
     ) -> Ref:
         """Makes the node that reads dimension d of `ref` where `where[d]` says."""
         if self.merges(ref):
@@ -87,5 +129,5 @@ class Lookups(Views):
             index.append(each)
         read = {a for each in index for a in ((each,) if isinstance(each, Axis) else each.axes)}
         axes = tuple(a for a in present(dims) if a in read)
-        node = Lookup(self._name(), axes, ref.dtype, ref.value, tuple(index), location)
+        node = Lookup(self._name(), axes, ref.dtype, ref.value, tuple(index), location, masked)
         return replace(self._add(node), dims=tuple(dims))

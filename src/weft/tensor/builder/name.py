@@ -88,13 +88,19 @@ class _Naming:
             return self._named[root]
         # A rule that would be followed in a circle (a slice of what is a multiple of the slice) says nothing new.
         self._waiting.add(root)
-        rules = [s for s in self._spaces.sliced(space) if self._spaces.root(s.source) not in self._waiting]
-        sliced = [(s, self._space(s.source)) for s in rules]
+        rules = [
+            s
+            for s in self._spaces.sliced(space)
+            if self._waiting.isdisjoint(self._spaces.root(each) for each in (s.source, *s.others))
+        ]
+        sliced = [(s, self._space(s.source), tuple(map(self._space, s.others))) for s in rules]
         self._waiting.remove(root)
         fixed = self._spaces.hint(space) if self._spaces.fixed(space) else None
         made = Space(space_name(len(self._named)), fixed, self._spaces.hint(space))
         self._named[root] = made
-        self.derived += [Derived(made, of, s.start, s.stop, s.step, s.times) for s, of in sliced]
+        self.derived += [
+            Derived(made, of, s.start, s.stop, s.step, s.times, s.plus, others) for s, of, others in sliced
+        ]
         return made
 
 

@@ -10,13 +10,17 @@ from weft.tensor.axes import Axis, Space
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """A space that has `times` elements for each one of `[start:stop:step]` of the space `source`."""
+    """A space that has `times` elements for each one of `[start:stop:step]` of the space `source`; and `plus` and those of
+    `others` more.
+    """
 
     source: Space
     start: int | None = None
     stop: int | None = None
     step: int = 1
     times: int = 1
+    plus: int = 0
+    others: tuple[Space, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

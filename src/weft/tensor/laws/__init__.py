@@ -24,6 +24,7 @@ from weft.tensor.laws.picks import pick_first
 from weft.tensor.laws.reindexing import inline_reindexing
 from weft.tensor.laws.shift import cancel_shifts, lost_shifts
 from weft.tensor.laws.views import View, views, views_as_inputs
+from weft.tensor.laws.windows import windows_at_sources
 
 __all__ = [
     "View",
@@ -48,4 +49,5 @@ __all__ = [
     "split_elementwise",
     "views",
     "views_as_inputs",
+    "windows_at_sources",
 ]

@@ -217,8 +217,9 @@ class _Known:
                 return self.bounds(arg.value)
             case Ranking(arg=arg, places=False) if node.dtype.is_float:
                 return self.bounds(arg.value)
-            case Lookup(source=source):
-                return self.bounds(source)
+            case Lookup(source=source, masked=masked):
+                low, high = self.bounds(source)
+                return (min(low, 0.0), max(high, 0.0)) if masked else (low, high)
             case Constant(value=value):
                 return (float(value), float(value))
             case Input() | Opaque() | Contraction() | Reduction() | Scan() | Ranking() | Iota() | Extent() | Reindex():

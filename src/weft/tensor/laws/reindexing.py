@@ -281,6 +281,7 @@ def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int,
         return 0, space.fixed - 1
     for rule in derived:
         runs_to_end = rule.stop is None and rule.step == rule.times == 1 and (rule.start or 0) >= 0
+        runs_to_end = runs_to_end and not rule.plus and not rule.others
         if rule.space == space and rule.source == source and runs_to_end:
             return 1, -(rule.start or 0)
     return None

@@ -32,6 +32,8 @@ class BinaryServing:
         example = self._example.get(name)
         if example is None:
             return size
+        if any(rule.others and name in (s.name for s in rule.sources) for rule in self._judged.written.derived):
+            return example  # what it makes together with others is of the example's class, whichever of them it is chosen for
         own = [(c, self._example[each]) for each in self._with(name) for c in self._constants.get(each, ())]
         values = [c.of({c.space: its}) for c, its in own]
         # Blocks have powers of two of elements: that size is one.
@@ -46,7 +48,7 @@ class BinaryServing:
         """Lists the space and those whose sizes follow from its own, as far as the example has them."""
         found = [name]
         for rule in self._judged.written.derived:
-            if rule.source.name in found and rule.space.name in self._example:
+            if not rule.others and rule.source.name in found and rule.space.name in self._example:
                 found.append(rule.space.name)
         return found
 
