@@ -136,36 +136,35 @@ class _Lowering:
         return tuple(a for a in axes if not self.axes.is_unit(a))
 
     def add(self, node: Node) -> None:
-        """Appends the subgraph of `node`."""
+        """Appends the subgraph of `node`, unless it is made again wherever it is read."""
+        if isinstance(node, Elementwise) and node.dtype.kind == "int" and node.dtype is not DType.int64:
+            # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
+            raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
+        if not self._in_place_only(node):
+            self._append(node)
+
+    def _append(self, node: Node) -> None:
         match node:
             case Input():
                 pass
             case Elementwise():
-                self._elementwise(node)
+                self._pointwise(node, node.expr, node.args)
             case Cast():
-                if not self._in_place_only(node):
-                    self._pointwise(node, _converted(node), (node.arg,))
+                self._pointwise(node, _converted(node), (node.arg,))
             case Constant() | Extent() | Iota():
-                if not self._in_place_only(node):
-                    self._nest(_Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
+                self._nest(_Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
             case Contraction():
                 self._contraction(node)
             case Reduction():
                 self._reduction(node)
-            case Scan() | Ranking():
-                (self._scan if isinstance(node, Scan) else self._ranking)(node)
+            case Scan():
+                self._scan(node)
+            case Ranking():
+                self._ranking(node)
             case Lookup():
-                if not self._in_place_only(node):
-                    self._lookup(node)
+                self._lookup(node)
             case Reindex() | Opaque():
                 raise UnsupportedError(f"{type(node).__name__.lower()} {node.name} does not lower to a block program")
-
-    def _elementwise(self, node: Elementwise) -> None:
-        if node.dtype.kind == "int" and node.dtype is not DType.int64:
-            # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
-            raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
-        if not self._in_place_only(node):
-            self._pointwise(node, node.expr, node.args)
 
     def _in_place_only(self, node: Node) -> bool:
         """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
