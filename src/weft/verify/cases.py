@@ -318,9 +318,7 @@ def fitted(
     return sizes
 
 
-def _grown(
-    program: TensorProgram, chosen: Mapping[str, int], allowed: Callable[[str, int], int]
-) -> dict[str, int]:
+def _grown(program: TensorProgram, chosen: Mapping[str, int], allowed: Callable[[str, int], int]) -> dict[str, int]:
     """Returns the sizes `chosen`, those that others follow from greater where these would have no elements else."""
     sizes = dict(chosen)
     sources = {source.name for rule in program.derived for source in rule.sources} & sizes.keys()

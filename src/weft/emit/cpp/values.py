@@ -85,8 +85,9 @@ class Gather:
     sizes: tuple[str, ...] = ()
 
 
-_CHEAP = ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne", "where", "logical_and", "logical_or", "logical_not")
-_CHEAP += ("minimum", "maximum", "abs", "neg")
+_CHEAP = frozenset(
+    "add sub mul neg abs minimum maximum lt le gt ge eq ne where logical_and logical_or logical_not".split()  # noqa: SIM905
+)
 _FEW = 6
 
 
@@ -130,7 +131,11 @@ class Lazy:
         """True of a little arithmetic on indices, numbers and sizes: cheaper again in each iteration than in an array, from which a
         compiler does not see that neighbours read neighbours.
         """
-        if not isinstance(self.node, Pointwise) or kind_of(self.dtype) not in ("int", "bool") or self.memory is not None:
+        if (
+            not isinstance(self.node, Pointwise)
+            or kind_of(self.dtype) not in ("int", "bool")
+            or self.memory is not None
+        ):
             return False
         cheap = all(part.op in _CHEAP for part in parts(self.node.expr) if isinstance(part, Apply))
         plain = not any(isinstance(part, Convert) for part in parts(self.node.expr))

@@ -67,7 +67,10 @@ def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
         replace(n, axes=tuple(map(axis, n.axes)), dims=tuple(None if d is None else axis(d) for d in n.dims))
         for n in program.inputs
     )
-    derived = tuple(replace(d, space=spaces[d.space], source=spaces[d.source], others=tuple(spaces[o] for o in d.others)) for d in program.derived)
+    derived = tuple(
+        replace(d, space=spaces[d.space], source=spaces[d.source], others=tuple(spaces[o] for o in d.others))
+        for d in program.derived
+    )
     return replace(program, inputs=inputs, nodes=nodes, output_dims=dims, derived=derived)
 
 

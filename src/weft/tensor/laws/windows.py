@@ -147,7 +147,9 @@ class _Windows(Draft):
             if isinstance(place, Axis) and place in index:
                 place = self.append(Iota(self.fresh(source.name), (place,), DType.int64))  # noqa: PLW2901
             index.append(place)
-        return self.append(Lookup(self.fresh(source.name), _axes(places), source.dtype, source.name, tuple(index), masked=True))
+        return self.append(
+            Lookup(self.fresh(source.name), _axes(places), source.dtype, source.name, tuple(index), masked=True)
+        )
 
     def append(self, node: Node) -> Use:
         """Appends the next node, and notes whether indices alone decide it."""
