@@ -131,7 +131,9 @@ def test_tensors_of_any_lengths_are_read_where_they_are(weft, name, dynamic):
     assert captured.fallbacks == ()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
+)
 def test_types_of_unequal_lengths(weft, dtype):
     x, y = torch.randint(0, 2, (3, 4)).to(dtype), torch.randint(0, 2, (3, 3)).to(dtype)
     captured = weft.compare(lambda x, y: torch.cat((x, y), 1), x, y)

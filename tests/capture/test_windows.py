@@ -58,4 +58,6 @@ def test_what_is_beside_nan_is_padding(weft):
 
 
 def test_what_stays_pytorchs(weft):
-    assert [f.operation for f in weft.compare(lambda x: torch.roll(x, 3) * 2, torch.randn(3, 4)).fallbacks] == ["aten.roll"]
+    assert [f.operation for f in weft.compare(lambda x: torch.roll(x, 3) * 2, torch.randn(3, 4)).fallbacks] == [
+        "aten.roll"
+    ]

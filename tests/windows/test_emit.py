@@ -6,9 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 
-import weft
 from testkit.block.windows import ALL
 from testkit.emit.comparing import compare, scheduled
 from testkit.schedules import fused

@@ -147,6 +147,11 @@ class _Lowering:
         match node:
             case Input():
                 pass
+            case Elementwise() if node.dtype.kind == "int" and node.dtype is not DType.int64:
+                # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
+                raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
+            case _ if self._in_place_only(node):
+                pass
             case Elementwise():
                 self._pointwise(node, node.expr, node.args)
             case Cast():
@@ -176,7 +181,7 @@ class _Lowering:
         opened = tuple(dict.fromkeys(u for u in args if u.value in self.windows))
         place = {u: i for i, u in enumerate((*fed, *local, *opened))}
         expr = substitute(expr, lambda i: Arg(place[args[i]]))
-        sources = tuple(self._source_of(u) for u in opened)
+        sources = tuple(self._source_of(self.windows[u.value], u) for u in opened)
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
             here: dict[Use, BlockNode] = {}
@@ -187,9 +192,8 @@ class _Lowering:
 
         self._nest(_Leaf(node.name, node.axes, (*fed, *sources), leaf))
 
-    def _source_of(self, use: Use) -> Use:
-        """Returns what `use`, of a window, reads in: along its axes, and along axes of their own where indices say where."""
-        node = self.windows[use.value]
+    def _source_of(self, node: Lookup, use: Use) -> Use:
+        """Returns what `use`, of a lookup, reads in: along its axes, and along axes of their own where indices say where."""
         outer = dict(zip(node.axes, use.axes, strict=True))
         own = zip(node.index, self.program.values()[node.source].axes, strict=True)
         axes = (
@@ -202,10 +206,16 @@ class _Lowering:
         """Loads what `use`, of a window, reads in `memory`, in the leaf of `out`; the name of the value."""
         node = self.windows[use.value]
         items = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
+        here[use] = self._load(node, use, f"{out}.{len(here)}", memory, items, made)
+        return here[use].name
+
+    def _load(
+        self, node: Lookup, use: Use, name: str, memory: str, items: tuple[str, ...], made: dict[Axis, Axis]
+    ) -> Load:
+        """Makes the load of what `use`, of a lookup, reads in `memory` where `items` say."""
         at = tuple(Subscript((), 0, number) for number in range(len(items)))
-        name, dims = f"{out}.{len(here)}", self._dims(made, tuple(dict.fromkeys(use.axes)))
-        here[use] = Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
-        return name
+        dims = self._dims(made, tuple(dict.fromkeys(use.axes)))
+        return Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
 
     def _lookup(self, node: Lookup) -> None:
         """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
@@ -214,22 +224,16 @@ class _Lowering:
             raise UnsupportedError(
                 f"{node.name} looks up in {node.source}, which is made beside it", where=node.location
             )
-        where = dict.fromkeys(reads(node))
-        fed = tuple(u for u in where if u.value not in self.indices)
-        spare = tuple(
-            index if isinstance(index, Axis) else Axis(f"{node.name}.{dim}", axis.space)
-            for dim, (index, axis) in enumerate(zip(node.index, source.axes, strict=True))
-        )
+        fed = tuple(u for u in dict.fromkeys(reads(node)) if u.value not in self.indices)
+        own = Use(node.name, node.axes)
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
             here: dict[Use, BlockNode] = {}
             given = dict(zip(fed, names[1:], strict=True))
             items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
-            at = tuple(Subscript((), 0, number) for number in range(len(items)))
-            dims = self._dims(made, node.axes)
-            return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location, node.masked)]
+            return [*here.values(), self._load(node, own, out, names[0], items, made)]
 
-        self._nest(_Leaf(node.name, node.axes, (Use(node.source, spare), *fed), leaf))
+        self._nest(_Leaf(node.name, node.axes, (self._source_of(node, own), *fed), leaf))
 
     def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
         """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""

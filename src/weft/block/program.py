@@ -233,11 +233,6 @@ class Load:
     location: Location | None = None
     masked: bool = False
 
-    @property
-    def demands(self) -> bool:
-        """True where an index that is none of its axis is an error."""
-        return bool(self.indices) and not self.masked
-
 
 @dataclass(frozen=True, slots=True)
 class Store:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.sizes import symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis, present
 from weft.tensor.builder import Builder, Ref
@@ -67,14 +68,14 @@ def _one_after_the_other(b: Builder, a: Arguments, refs: Sequence[Ref], dim: int
 
 
 def whole_axis(b: Builder, a: Arguments, dim: int, axes: Sequence[Axis], plus: int) -> Axis:
-    """Returns an axis as long as dimension `dim` of the result: that of a tensor before it, or a new one, as long as `axes` and `plus`
-    elements together.
+    """Returns an axis as long as dimension `dim` of the result: that of a tensor before it, or a new one, as long as `axes` and
+    `plus` elements together.
 
     Raises:
         UnsupportedError: it has size 1.
     """
     size = a.fake.shape[dim]
-    known = not isinstance(size, int) and a.is_size(size)
+    known = symbolic(size) and a.is_size(size)
     found = b.axis(a.axis(size)) if known else b.longer_axis(axes, plus)
     if found is None:
         raise UnsupportedError("its result has one element along the dimension")

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from weft.capture.arguments import Arguments, Handler
 from weft.capture.joins import whole_axis
+from weft.capture.sizes import symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
@@ -70,7 +71,7 @@ def _sides(a: Arguments, rank: int) -> list[tuple[int, int, int]]:
     return [(rank - 1 - number, before, after) for number, (before, after) in enumerate(pairs) if before or after]
 
 
-def _edges(place: _Place) -> Handler:
+def _edges(place: _Place) -> Callable[[Builder, Arguments], Ref]:
     """Makes a handler that pads with elements of the tensor, those at `place`."""
 
     def padded(b: Builder, a: Arguments) -> Ref:
@@ -127,7 +128,7 @@ def _rolled(b: Builder, a: Arguments, ref: Ref, dim: int, shift: int) -> Ref:
     axis, size = ref.dims[dim], a.fake.shape[dim]
     if axis is None:
         return ref
-    if isinstance(size, int):  # one that the graph was traced for
+    if not symbolic(size):  # one that the graph was traced for
         moved = apply("sub", Arg(0), Lit(shift % size))
         place = apply("where", apply("lt", moved, Lit(0)), apply("add", moved, Arg(1)), moved)
     else:

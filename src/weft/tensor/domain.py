@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -111,13 +111,19 @@ def looked_up(domain: Domain[V], source: V, index: Sequence[V | Array], checked:
     """
     shape = domain.shape(source)
     if checked and 0 in shape:
-        sizes = (i.shape if isinstance(i, np.ndarray) else domain.shape(i) for i in index)
+        sizes: list[tuple[int, ...]] = [i.shape if _is_array(i) else domain.shape(cast("V", i)) for i in index]
         return domain.full(np.broadcast_shapes(*sizes), 0, dtype)
     found = domain.lookup(source, index)
     for dim in checked:
         inside = Apply("logical_and", (Apply("ge", (Arg(1), Lit(0))), Apply("lt", (Arg(1), Lit(shape[dim])))))
-        found = domain.elementwise(Apply("where", (inside, Arg(0), ZERO[dtype.kind])), [found, index[dim]], dtype)
+        found = domain.elementwise(
+            Apply("where", (inside, Arg(0), ZERO[dtype.kind])), [found, cast("V", index[dim])], dtype
+        )
     return found
+
+
+def _is_array(value: object) -> TypeGuard[Array]:
+    return isinstance(value, np.ndarray)
 
 
 ZERO = {"float": Lit(0.0), "int": Lit(0), "bool": Lit(False)}

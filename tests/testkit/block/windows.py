@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Contraction, Elementwise, Extent, Input, Iota, Lookup, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.program import (
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Lookup,
+    Monoid,
+    Reduction,
+    TensorProgram,
+    Use,
+)
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 M, N, D, L = (Axis(n, Space(n.upper())) for n in "mndl")
@@ -50,7 +61,12 @@ def rows(dtype: DType = F32) -> TensorProgram:
 def read_at(expr: Scalar, dtype: DType) -> TensorProgram:
     """Elements of x at `expr` of their number and of the length N, plus one."""
     more = apply("add", Arg(0), Lit(1.0))
-    nodes = (*INDEX, place(expr), window("a", "x", "j", dtype), Elementwise("o", (M, L), dtype.accumulator, more, (Use("a", (M, L)),)))
+    nodes = (
+        *INDEX,
+        place(expr),
+        window("a", "x", "j", dtype),
+        Elementwise("o", (M, L), dtype.accumulator, more, (Use("a", (M, L)),)),
+    )
     return TensorProgram((Input("x", (M, N), dtype),), nodes, ("o",))
 
 
@@ -89,7 +105,4 @@ def multiplied(dtype: DType = F32) -> TensorProgram:
     return TensorProgram((*made.inputs, Input("u", (L, second), dtype)), (*made.nodes, product), ("p",))
 
 
-ALL = {
-    each.__name__: each
-    for each in (joined, rows, padded, rolled, backwards, every_other, summed, multiplied)
-}
+ALL = {each.__name__: each for each in (joined, rows, padded, rolled, backwards, every_other, summed, multiplied)}

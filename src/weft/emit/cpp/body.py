@@ -22,7 +22,7 @@ from weft.block.program import (
     Stage,
 )
 from weft.block.scope import Scope as Around
-from weft.emit.cpp import nests
+from weft.emit.cpp import nests, places
 from weft.emit.cpp.dots import dot, free_axis, stage
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.invariant import split
@@ -68,7 +68,7 @@ class Body:
         """Note what `node` computes; print it where it is a matmul or a copy."""
         match node:
             case Pointwise():
-                made = split(node, nests.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args])
+                made = split(node, places.in_loops(self.scope, node.dims)[-1:], [self.item(a) for a in node.args])
                 made.home = self.homes.get(node.name)
                 self.values[node.name] = made
             case Collapse():
@@ -108,7 +108,7 @@ class Body:
                 found[name] = there
             else:
                 assert isinstance(value, Lazy)
-                store = nests.in_place(self.frame, self.scope, value, dims or nests.in_loops(self.scope, value.dims))
+                store = places.in_place(self.frame, self.scope, value, dims or places.in_loops(self.scope, value.dims))
                 todo.append(store)
                 found[name] = store.target
         if todo:
@@ -134,7 +134,7 @@ class Body:
             if subscript.index is not None:
                 index = self.item(node.indices[subscript.index])
                 size = frame.size(axis.space)
-                if node.demands:
+                if not node.masked:
                     frame.looked_up[size] = None
                     index = Lazy(IndexPlace(f"{node.name}_at", size), (index,), index.dims, DType.int64)
                 else:
@@ -183,7 +183,7 @@ class Body:
     def _accumulator(self, node: Dot) -> ItemMemory:
         if node.dims:
             return self.frame.array(node.name, node.dtype.accumulator, node.dims, self.scope)
-        return nests.variable(self.frame, node.name, node.dtype.accumulator, None)
+        return places.variable(self.frame, node.name, node.dtype.accumulator, None)
 
 
 def _there(value: ItemMemory | Lazy) -> ItemMemory | None:

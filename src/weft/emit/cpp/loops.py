@@ -23,7 +23,7 @@ from weft.block.program import (
 )
 from weft.block.walk import consumers, maps, operands, stored
 from weft.emit.calls import row_major
-from weft.emit.cpp import nests, prefixes, rankings
+from weft.emit.cpp import nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.order import arranged
@@ -144,7 +144,7 @@ def _loop(body: Body, node: Map) -> None:
 def _place(frame: Frame, name: str, kind: BlockType, scope: Scope) -> ItemMemory:
     """Reserve memory for an item that outlives the iteration that makes it."""
     return (
-        frame.array(name, kind.dtype, kind.dims, scope) if kind.dims else nests.variable(frame, name, kind.dtype, 0.0)
+        frame.array(name, kind.dtype, kind.dims, scope) if kind.dims else places.variable(frame, name, kind.dtype, 0.0)
     )
 
 
@@ -179,15 +179,15 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
             found[component.name] = (_resumed(body, outer[state.resume[place]], component.dims), "true")
             continue
         if not component.dims:
-            found[component.name] = (nests.variable(frame, component.name, dtype, component.init), "true")
+            found[component.name] = (places.variable(frame, component.name, dtype, component.init), "true")
             continue
         memory = frame.array(component.name, dtype, component.dims, body.scope)
         if exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({steps.last} <= {steps.first})"):
-                nests.fill(frame, body.scope, memory, component.init)
+                places.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "false" if node.tile is None else f"{base} > {steps.first}")
         else:
-            nests.fill(frame, body.scope, memory, component.init)
+            places.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "true")
     return found
 
@@ -198,7 +198,7 @@ def _resumed(body: Body, name: str, dims: tuple[Axis, ...]) -> ItemMemory:
     if isinstance(value, ItemMemory) and value.owned and consumers(body.graph, name) == 1:
         return value
     dtype = value.dtype.accumulator
-    target = body.frame.array(name, dtype, dims, body.scope) if dims else nests.variable(body.frame, name, dtype, None)
+    target = body.frame.array(name, dtype, dims, body.scope) if dims else places.variable(body.frame, name, dtype, None)
     nests.run(body.frame, body.scope, [Put(target, value)])
     return target
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.order import arranged
 from weft.emit.cpp.phases import Phases, phases
+from weft.emit.cpp.places import fill, fresh, in_loops, indices, keep, spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
-    HELD,
     Text,
     coerced,
     combined,
@@ -28,11 +27,9 @@ from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
 from weft.emit.text import factor, is_word, minus, plus, stripped, times
 from weft.tensor.axes import Axis
-from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Scalar, arguments
 
-_INDICES = ("i", "j")
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
 
@@ -40,76 +37,22 @@ _CHAINED = 512
 def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
     reductions = [r for r in reductions if r.memory is None]
-    kept = [_keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
+    kept = [keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
     nests = plan([*stores, *kept], reductions, lambda axes: in_loops(scope, axes))
     later: list[Put] = []
     for work in overwritten(nests):
         assert work.store is not None
         target = work.store.target
-        aside = _fresh(frame, f"{target.base}_next", target.dtype, target.dims, scope)
+        aside = fresh(frame, f"{target.base}_next", target.dtype, target.dims, scope)
         later.append(Put(target, aside))
         work.store = Put(aside, work.store.value)
     for nest, lazy in crossing(nests):
-        store = _keep(frame, scope, lazy)
+        store = keep(frame, scope, lazy)
         nest.works.append(Work(in_loops(scope, store.target.dims), (lazy,), store=store))
     for nest in nests:
         _Printer(frame, scope, nest).print()
     if later:
         run(frame, scope, later)
-
-
-def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Sort the axes of an item in the order of the loops over them, outermost first."""
-    return arranged(axes, lambda axis: scope[axis].most)
-
-
-def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Put:
-    """Make the store that puts `lazy` in memory of its element type: in scratch, its last axis innermost, or a variable.
-
-    Where it is to be part of a list that lies the same way, it is put there at once.
-    """
-    home = lazy.home
-    if home is not None and home.dtype is lazy.dtype and dims and home.strides[dims[-1]] == "1":
-        return Put(home, lazy, (lazy,))
-    return Put(_fresh(frame, lazy.node.name, lazy.dtype, dims, scope), lazy, (lazy,))
-
-
-def fill(frame: Frame, scope: Scope, memory: ItemMemory, value: float) -> None:
-    """Print loops that set every valid element of `memory` to `value`."""
-    depth = len(memory.dims)
-    names = _indices(depth)
-    index = dict(zip(memory.dims, names, strict=True))
-    for place, axis in enumerate(memory.dims):
-        if place == depth - 1:
-            frame.out.line("#pragma omp simd")
-        name = index[axis]
-        frame.out.line(f"for (i64 {name} = 0; {name} < {scope[axis].valid}; ++{name})")
-        frame.out.depth += 1
-    frame.out.line(
-        stored(_at(memory, index), memory.dtype, Text(number(value, kind_of(memory.dtype)), kind_of(memory.dtype)))
-    )
-    frame.out.depth -= depth
-
-
-def _fresh(frame: Frame, wish: str, dtype: DType, dims: tuple[Axis, ...], scope: Scope) -> ItemMemory:
-    """Reserve scratch for an item; for one without axes, a variable, declared here."""
-    if dims:
-        return frame.array(wish, dtype, dims, scope)
-    return variable(frame, wish, dtype, None)
-
-
-def variable(frame: Frame, wish: str, dtype: DType, value: float | None) -> ItemMemory:
-    """Declare a variable for an item without axes."""
-    name, kind = frame.names.make(wish), kind_of(dtype)
-    start = "" if value is None else f" = {number(value, kind)}"
-    frame.out.line(f"{CTYPE[kind]} {name}{start};")
-    return ItemMemory(name, HELD[kind], {}, (), variable=True, owned=True)
-
-
-def _keep(frame: Frame, scope: Scope, lazy: Lazy) -> Put:
-    """Make the store that puts `lazy` where later nests read it, in the type it is computed in."""
-    dims = in_loops(scope, lazy.dims)
-    return Put(_fresh(frame, lazy.node.name, lazy.dtype.accumulator, dims, scope), lazy, (lazy,))
 
 
 def _grows(scope: Scope, lazy: Lazy) -> bool:
@@ -120,28 +63,13 @@ def _grows(scope: Scope, lazy: Lazy) -> bool:
     return in_loops(scope, arg.dims)[-1:] != (lazy.node.over,)
 
 
-def _indices(depth: int) -> list[str]:
-    """Name element numbers: i, j for a block."""
-    outer = [f"i{level}" for level in range(depth - len(_INDICES))]
-    return [*outer, *_INDICES[max(0, len(_INDICES) - depth) :]]
-
-
-def _at(memory: ItemMemory, index: Mapping[Axis, str], unit: Mapping[str, str] | None = None) -> str:
-    """Spell the element of an item; `unit` gives other names to some strides."""
-    if memory.variable:
-        return memory.base
-    strides = unit or {}
-    offset = plus(*(times(index[a], strides.get(memory.strides[a], memory.strides[a])) for a in memory.dims))
-    return f"{memory.base}[{offset}]"
-
-
 class _Printer:
     """One nest being printed."""
 
     def __init__(self, frame: Frame, scope: Scope, nest: Nest) -> None:
         self.frame, self.scope, self.nest = frame, scope, nest
         self.out = frame.out
-        names = _indices(len(nest.order))
+        names = indices(len(nest.order))
         self.index = dict(zip(nest.order, names, strict=True))
         self.local: dict[Value, Text] = {}
         self.buffers: dict[Lazy, ItemMemory] = {}
@@ -180,7 +108,7 @@ class _Printer:
         assert lazy is not None
         assert isinstance(lazy.node, Collapse)
         dims = tuple(a for a in work.order if a != lazy.node.over)
-        lazy.memory = _fresh(self.frame, lazy.node.name, lazy.dtype.accumulator, dims, self.scope)
+        lazy.memory = fresh(self.frame, lazy.node.name, lazy.dtype.accumulator, dims, self.scope)
         fill(self.frame, self.scope, lazy.memory, lazy.node.monoid.identity)
 
     def _inner_strides(self, works: Sequence[Work]) -> list[str]:
@@ -305,7 +233,7 @@ class _Printer:
         return [(right, left if beyond else f"{left} + 1")]
 
     def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> str:
-        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element's place."""
+        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element."""
         start = self.index[axis]
         at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
         pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
@@ -316,7 +244,7 @@ class _Printer:
         offset = self._offset(lazy, node)
         self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
-        return f"{at}[({_indices(len(self.nest.order))[-1]} - {start}) * {step}]"
+        return f"{at}[({indices(len(self.nest.order))[-1]} - {start}) * {step}]"
 
     def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
         """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
@@ -358,7 +286,7 @@ class _Printer:
         first = {a: "start" if i == name else i for a, i in self.index.items()}
         self.out.depth += 1
         for target, array in self.narrow.items():
-            self.out.line(f"weft::store_lanes(&{_at(target, first)}, {array}, count);")
+            self.out.line(f"weft::store_lanes(&{spelled_at(target, first)}, {array}, count);")
         self.out.depth -= 1
         self.out.line("});")
         self.narrow = {}
@@ -426,7 +354,7 @@ class _Printer:
             case Index() | Literal() | Extent():
                 raise AssertionError(lazy.node)
         if lazy in self.buffers:
-            at = _at(self.buffers[lazy], self.index)
+            at = spelled_at(self.buffers[lazy], self.index)
             self.out.line(stored(at, self.buffers[lazy].dtype, self.local[lazy]))
 
     def _gathered(self, lazy: Lazy, node: Gather) -> Text:
@@ -477,7 +405,7 @@ class _Printer:
         value = coerced(self._value(lazy.args[0]), kind)
         if work.leaves_array:
             assert lazy.memory is not None
-            at = _at(lazy.memory, self.index)
+            at = spelled_at(lazy.memory, self.index)
             step = combined(monoid, coerced(loaded(at, lazy.memory.dtype), kind), value, kind)
             self.out.line(stored(at, lazy.memory.dtype, Text(step, kind)))
         else:
@@ -493,7 +421,7 @@ class _Printer:
             if store.target in self.narrow:
                 self.out.line(f"{self.narrow[store.target]}[lane] = {stripped(coerced(value, 'float'))};")
                 continue
-            self.out.line(stored(_at(store.target, self.index, self.unit), store.target.dtype, value))
+            self.out.line(stored(spelled_at(store.target, self.index, self.unit), store.target.dtype, value))
 
     def _held(self, value: Text) -> Text:
         if is_word(value.text):
@@ -509,7 +437,7 @@ class _Printer:
             return self.local[value]
         match value:
             case ItemMemory():
-                return loaded(_at(value, self.index, self.unit), value.dtype)
+                return loaded(spelled_at(value, self.index, self.unit), value.dtype)
             case Lazy(node=Index(axis=axis, unit=True)):
                 return Text(self.scope[axis].base, "int")
             case Lazy(node=Index(axis=axis)):
@@ -523,7 +451,7 @@ class _Printer:
                 kind = kind_of(value.dtype)
                 return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
             case Lazy() if value in self.buffers:
-                return loaded(_at(self.buffers[value], self.index), self.buffers[value].dtype)
+                return loaded(spelled_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():
                 raise AssertionError(value)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.block.program import Index, Rank, State
 from weft.block.walk import operands, results
-from weft.emit.cpp import nests
+from weft.emit.cpp import places
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.plan import Put
@@ -31,7 +31,7 @@ def rank(body: Body, node: Rank, accumulators: Mapping[str, Accumulator]) -> Non
             continue
         dtype = DType.int64 if name == node.places else node.dtype
         kept.append(frame.array(name, dtype, node.dims, body.scope) if node.dims
-                    else nests.variable(frame, name, dtype, None))  # fmt: skip
+                    else places.variable(frame, name, dtype, None))  # fmt: skip
         stores.append(Put(kept[-1], body.values[before]))
     last = arg.dims if node.over is None else (*(a for a in arg.dims if a != node.over), node.over)
     wanted: dict[str, tuple[Axis, ...] | None] = {node.arg: last}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.block.program import Extent, Index, Literal, Pointwise
 from weft.emit.cpp.values import Gather, Lazy, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, parts
@@ -30,8 +29,9 @@ def conditions(works: Sequence[Lazy], axis: Axis) -> list[tuple[Lazy, Apply | No
             if isinstance(arg, Lazy) and arg.is_spelled and axis in arg.dims:
                 visit(arg)
         match lazy.node:
-            case Pointwise(expr=expr):
-                compared = (part for part in reversed(parts(expr)) if isinstance(part, Apply) and part.op in _COMPARE)
+            case _ if lazy.expr is not None:
+                whole = reversed(parts(lazy.expr))
+                compared = (part for part in whole if isinstance(part, Apply) and part.op in _COMPARE)
                 found.update({(lazy, part): None for part in compared if abs(difference(part, lazy, axis) or 0) == 1})
             case Gather(sizes=sizes, memory=memory) if sizes:
                 steps = [slope(arg, axis) for arg in lazy.args]
@@ -51,15 +51,9 @@ def slope(value: Value, axis: Axis) -> int | None:
     value = resolved(value)
     if not isinstance(value, Lazy):
         return None
-    match value.node:
-        case Index(axis=own, unit=False):
-            return int(own == axis)
-        case Index() | Literal() | Extent():
-            return 0
-        case Pointwise(expr=expr) if value.is_spelled:
-            return _slope(expr, value.args, axis)
-        case _:
-            return None
+    if value.is_given:
+        return int(value.dims == (axis,))
+    return _slope(value.expr, value.args, axis) if value.is_spelled and value.expr is not None else None
 
 
 def difference(compared: Apply, lazy: Lazy, axis: Axis) -> int | None:

@@ -85,8 +85,9 @@ class Gather:
     sizes: tuple[str, ...] = ()
 
 
-_CHEAP = ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne", "where", "logical_and", "logical_or", "logical_not")
-_CHEAP += ("minimum", "maximum", "abs", "neg")
+_CHEAP = frozenset(
+    "add sub mul neg abs minimum maximum lt le gt ge eq ne where logical_and logical_or logical_not".split()  # noqa: SIM905
+)
 _FEW = 6
 
 

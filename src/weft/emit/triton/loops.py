@@ -89,7 +89,7 @@ def _indexing(body: Body, node: Map, types: Types) -> Iterator[tuple[str, str]]:
     for each in node.body.nodes:
         found: Iterable[tuple[str, str]] = ()
         match each:
-            case Load() if each.demands and each.memory in inner:
+            case Load() if each.indices and not each.masked and each.memory in inner:
                 axes = zip(inner[each.memory].lists, each.at, strict=True)
                 found = zip(
                     each.indices, [body.frame.size(a.space) for a, s in axes if s.index is not None], strict=True

@@ -51,7 +51,7 @@ def signature(
         )
         sizes.append(SizeSpec(space) if where is None else SizeSpec(space, *where))
     outputs = tuple(OutputSpec(tuple(map(size_of, dims[n])), types[n].dtype) for n in part.writes)
-    looks_up = any(isinstance(node, Load) and node.demands for node in every(part.nodes))
+    looks_up = any(isinstance(node, Load) and node.indices and not node.masked for node in every(part.nodes))
     return KernelSignature(name, reads, tuple(sizes), outputs, given(part), looks_up)
 
 

@@ -78,7 +78,8 @@ class Lookups(Views):
             return self._pointwise(expr, (ref, beside), ref.dtype, location)
         wide, models = self._spread(ref)
         first = len(self._spread(replace(ref, dims=ref.dims[:dim]))[0].dims)
-        digits = self._digits(index, 1 if models[dim] is None else len(self._parts[models[dim]]), wide, first, location)
+        model = models[dim]
+        digits = self._digits(index, 1 if model is None else len(self._parts[model]), wide, first, location)
         dims = (*wide.dims[:first], index.dims[0], *wide.dims[first + len(digits) :])
         where: dict[int, Axis | Use | None] = dict(enumerate(wide.dims))
         for place, digit in enumerate(digits, first):
