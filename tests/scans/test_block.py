@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from weft.block.walk import every as every_node
 from weft.block.walk import maps
 from weft.errors import InvalidProgramError, ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Monoid
@@ -84,12 +86,17 @@ def test_the_padding_of_what_is_scanned_holds_the_identity() -> None:
         check(every(applied, unfilled))
 
 
-def test_what_came_before_has_the_axes_of_a_whole() -> None:
-    def other(node: BlockNode) -> BlockNode:
-        return replace(node, acc=node.arg) if isinstance(node, Prefix) else node
-
-    with pytest.raises(InvalidProgramError, match="what came before has the axes of a whole"):
-        check(every(fused(scan()), other))
+@pytest.mark.parametrize(
+    ("condition", "change"),
+    [
+        ("what came before has the axes of a whole", lambda p: replace(p, acc=p.arg)),
+        ("combined elements have the axes of what they are made of", lambda p: replace(p, arg=p.acc)),
+        ("elements are combined along an axis that they have", lambda p: replace(p, over=Axis("other", N.space))),
+    ],
+)
+def test_a_prefix_that_does_not_fit_is_refused(condition: str, change: Callable[[Prefix], Prefix]) -> None:
+    with pytest.raises(InvalidProgramError, match=condition):
+        check(every(fused(scan()), lambda node: change(node) if isinstance(node, Prefix) else node))
 
 
 @pytest.mark.parametrize(
