@@ -26,7 +26,7 @@ from weft.block.rename import fresh, values_of
 from weft.block.walk import maps, operands, pruned, results
 from weft.errors import ScheduleError
 from weft.tensor.axes import Axis, Space
-from weft.tensor.scalar import Apply, Arg, Convert
+from weft.tensor.scalar import Apply, Arg
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: 
         carried = next(c for c in state.components if c.name == _shown(state, node.acc))
         wide, feeds[node.total] = make(f"{node.arg}_wide"), make(f"{node.total}_part")
         made[node.total] = node
-        nodes.append(
-            Pointwise(wide, Convert(carried.dtype, Arg(0)), (node.arg,), node.dims, carried.dtype, node.location)
-        )
+        nodes.append(Pointwise(wide, Arg(0), (node.arg,), node.dims, carried.dtype, node.location))
         nodes.append(Collapse(feeds[node.total], node.monoid, wide, node.over, node.location))
     own = fresh(values_of(state.update))
     combined, outputs = list(state.update.nodes), list(state.update.outputs)
