@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from testkit.block.rankings import every
-from testkit.block.scans import M, N, between, fused, scan, summed, twice
+from testkit.block.scans import F32, M, N, between, fused, row, scan, summed, twice
 from testkit.emit.comparing import scheduled
 from weft.block.check import check
 from weft.block.interpret import interpret
@@ -20,9 +21,10 @@ from weft.block.walk import every as every_node
 from weft.block.walk import maps
 from weft.errors import InvalidProgramError, ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Monoid
+from weft.tensor.program import Input, Monoid, Reduction, Scan, TensorProgram, Use
 
 
 def test_elementwise_work_on_both_sides_is_fused_into_the_loop() -> None:
@@ -84,19 +86,23 @@ def test_the_padding_of_what_is_scanned_holds_the_identity() -> None:
         check(every(applied, unfilled))
 
 
-def test_what_came_before_has_the_axes_of_a_whole() -> None:
-    def other(node: BlockNode) -> BlockNode:
-        return replace(node, acc=node.arg) if isinstance(node, Prefix) else node
-
-    with pytest.raises(InvalidProgramError, match="what came before has the axes of a whole"):
-        check(every(fused(scan()), other))
+@pytest.mark.parametrize(
+    ("condition", "change"),
+    [
+        ("what came before has the axes of a whole", lambda p: replace(p, acc=p.arg)),
+        ("combined elements have the axes of what they are made of", lambda p: replace(p, arg=p.acc)),
+        ("elements are combined along an axis that they have", lambda p: replace(p, over=Axis("other", N.space))),
+    ],
+)
+def test_a_prefix_that_does_not_fit_is_refused(condition: str, change: Callable[[Prefix], Prefix]) -> None:
+    with pytest.raises(InvalidProgramError, match=condition):
+        check(every(fused(scan()), lambda node: change(node) if isinstance(node, Prefix) else node))
 
 
 @pytest.mark.parametrize(
     "levels",
     [
         ((LevelPlace.loop, 16), (LevelPlace.loop, 4)),
-        ((LevelPlace.split, 2), (LevelPlace.loop, 4)),
         ((LevelPlace.grid, 4),),
     ],
 )
@@ -104,6 +110,40 @@ def test_a_scan_goes_one_way_in_one_piece(levels: tuple[tuple[LevelPlace, int], 
     for program in (fused(scan()), fused(summed())):
         with pytest.raises((ScheduleError, InvalidProgramError)):
             apply(program, _levels(*levels))
+
+
+SEGMENTS = ((LevelPlace.split, 3), (LevelPlace.loop, 4))
+
+
+def test_a_row_in_segments_begins_each_where_the_one_before_ends() -> None:
+    applied = apply(fused(row()), _alone(*SEGMENTS))
+    assert listing(applied).splitlines()[6:13] == [
+        "    t5 += sum(t4)",
+        "  store(t5,I1[ns])",
+        "for ns in range(NS):  # loop, 1 a block",
+        "  t7 = t6",
+        "  t8 = load(I1[ns])",
+        "  t6 += t8",
+        "  store(t7,I2[ns])",
+    ]
+    for length in (0, 1, 5, 12, 13, 30, 47):
+        x = np.arange(float(length))
+        (found,), _ = interpret(applied, {"x": x}, {"N": length}, Fp64Domain())
+        np.testing.assert_array_equal(found, np.cumsum(-x) + 1)
+
+
+def test_what_depends_on_what_came_before_is_in_one_piece() -> None:
+    once = Scan("y", (N,), F32, Monoid.sum, Use("x", (N,)), N)
+    again = Scan("z", (N,), F32, Monoid.sum, Use("y", (N,)), N)
+    total = Reduction("t", (), F32, Monoid.sum, Use("y", (N,)), (N,))
+    for last in (again, total):
+        program = fused(TensorProgram((Input("x", (N,), F32),), (once, last), ("y", last.name)))
+        with pytest.raises(ScheduleError, match="contribute what depends on those before"):
+            apply(program, _alone(*SEGMENTS))
+
+
+def _alone(*levels: tuple[LevelPlace, int]) -> Schedule:
+    return Schedule((("n", LoopSchedule(tuple(Level(*each) for each in levels))),))
 
 
 def _levels(*levels: tuple[LevelPlace, int]) -> Schedule:

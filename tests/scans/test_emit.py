@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from testkit.block.rankings import rows
-from testkit.block.scans import M, N, between, fused, scan, twice
+from testkit.block.scans import M, N, between, fused, row, scan, twice
 from testkit.emit import triton_scans
 from testkit.emit.comparing import laid_out, scheduled
 from testkit.emit.harness import compiled, dims_of, torch_type
@@ -90,6 +90,24 @@ def test_what_is_fused_with_a_scan_is_done_along_with_it(tmp_path: Path) -> None
             np.testing.assert_array_equal(b.numpy(), a)
 
 
+@pytest.mark.parametrize("monoid", Monoid)
+def test_a_row_in_segments(monoid: Monoid, tmp_path: Path) -> None:
+    """1, 2, 7 and 64 segments, more of them than there are blocks too."""
+    domain, made = Fp64Domain(), []
+    for dtype in (DType.float32, DType.int64):
+        for parts in (1, 2, 7, 64):
+            split = levels((LevelPlace.split, parts), (LevelPlace.loop, 20))
+            made.append(apply(fused(row(monoid, dtype)), Schedule((("n", split),))))
+    for kernel in compiled(made, tmp_path, quickly=True):
+        for length in (1, 20, 33, 300):
+            x = torch.from_numpy(np.random.default_rng(length).choice([-1, 1, 1], (length,)))
+            x = x.to(torch_type(kernel.program.inputs[0][1].dtype))
+            exact = x.double().numpy() if x.is_floating_point() else x.numpy()
+            (wanted,), _ = interpret(kernel.program, {"x": exact}, {"N": length}, domain)
+            (found,) = kernel({"x": x}, {"N": length}, threads=2)
+            np.testing.assert_array_equal(found.numpy(), wanted)
+
+
 @pytest.mark.parametrize("length", [1, 100, 4099, 1_000_003])
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_sums_are_as_exact_as_eagers(mean: float, length: int, tmp_path: Path) -> None:
@@ -107,7 +125,7 @@ def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES)
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * len(Monoid)
     assert not {name: what for name, what in found.items() if what}
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from testkit.block.rankings import every
-from testkit.block.scans import M, N, fused, scan
+from testkit.block.scans import M, N, fused, row, scan
 from testkit.emit.comparing import scheduled
 from weft.block.program import BlockNode, BlockProgram, Graph, Map, Pointwise, Prefix
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
@@ -88,6 +88,35 @@ def test_a_planted_mistake_is_refuted(mistake: Callable[[BlockProgram], BlockPro
     applied = placed()
     assert verify(scan(), applied).agrees
     assert not verify(scan(), mistake(applied)).agrees
+
+
+def in_segments(monoid: Monoid = Monoid.sum) -> BlockProgram:
+    levels = (Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4))
+    return apply(fused(row(monoid)), Schedule((("n", LoopSchedule(levels)),)))
+
+
+@pytest.mark.parametrize("monoid", Monoid)
+def test_a_row_in_segments_agrees(monoid: Monoid) -> None:
+    assert verify(row(monoid), in_segments(monoid)).agrees
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_mistake_in_any_pass_over_segments_is_refuted(index: int) -> None:
+    """Each pass begins with one in place of 0, or of what came before: the last takes what it resumes for nothing."""
+    applied = in_segments()
+    nodes = list(applied.graph.nodes)
+    place = [i for i, n in enumerate(nodes) if isinstance(n, Map)][index]
+    nodes[place] = _wrong(nodes[place])
+    assert not verify(row(), replace(applied, graph=replace(applied.graph, nodes=tuple(nodes)))).agrees
+
+
+def _wrong(node: BlockNode) -> BlockNode:
+    if not isinstance(node, Map):
+        return node
+    if node.state is None:
+        return replace(node, body=replace(node.body, nodes=tuple(map(_wrong, node.body.nodes))))
+    components = tuple(replace(c, init=1.0) for c in node.state.components)
+    return replace(node, state=replace(node.state, components=components, resume=None))
 
 
 def test_a_scan_along_the_other_axis_is_refuted() -> None:

@@ -105,9 +105,9 @@ def prefix_types(node: Prefix, types: Types, scope: Scope) -> dict[str, BlockTyp
     for name in operands(node):
         if types[name].buffered:
             fail(node.name, "functional operators read items, not lists", f"{name}: {types[name]}")
+    demand(node.over in node.dims, node.name, "elements are combined along an axis that they have", node.over)
     demand(set(arg.dims) == set(node.dims), node.name, "combined elements have the axes of what they are made of", arg)
     demand(set(acc.dims) == set(node.dims) - {node.over}, node.name, "what came before has the axes of a whole", acc)
-    demand(node.over in node.dims, node.name, "elements are combined along an axis that they have", node.over)
     _demand_padding(node.name, arg, node.over, node.monoid.identity, scope)
     whole = tuple(a for a in node.dims if a != node.over)
     return {node.name: BlockType((), node.dims, node.dtype), node.total: BlockType((), whole, acc.dtype)}

@@ -132,9 +132,20 @@ def maps(graph: Graph) -> Iterator[Map]:
             yield from maps(node.body)
 
 
+def scans(graph: Graph) -> Iterator[Map]:
+    """Yield the loops of `graph` itself whose iterations see their state."""
+    return (n for n in graph.nodes if isinstance(n, Map) and n.state is not None and n.state.shown)
+
+
 def sub_blocks(node: Map) -> frozenset[Axis]:
-    """Return the axes of the maps in `node` that go through its blocks: what they stack is one list with what it stacks."""
-    return frozenset(m.axis for m in maps(node.body) if m.range.through == node.axis)
+    """Return the axes of the maps in `node` that go through its blocks, or the segments that it numbers: what they stack is one
+    list with what it stacks.
+    """
+    return frozenset(
+        m.axis
+        for m in maps(node.body)
+        if node.axis in (m.range.through, None if m.range.segment is None else m.range.segment[0])
+    )
 
 
 def with_maps(graph: Graph, change: Callable[[Map], Map]) -> Graph:

@@ -22,9 +22,10 @@ from weft.block.program import (
 )
 from weft.block.ranges import All, Segment
 from weft.block.rename import fresh, rename_map_axes, values_of
-from weft.block.walk import in_order, needed, operands, results
+from weft.block.walk import in_order, maps, needed, operands, results
 from weft.errors import ScheduleError
 from weft.fuse.inside_the_only_loop import is_elementwise, nothing_beside
+from weft.schedule.scans import in_segments
 from weft.schedule.together import merging_together
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Arg
@@ -65,7 +66,7 @@ def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Sp
 
     Raises:
         ScheduleError: where a map with a state around the loop does not go over all of its range, or goes on from another's state;
-            where the loop stacks outputs.
+            where the loop stacks outputs, and its iterations do not see what came before.
     """
     splitter = _Splitter(program, count, together)
     graph = splitter.part(program.graph, _path(program.graph, loop))
@@ -96,14 +97,22 @@ class _Splitter:
         if any(isinstance(n, Map) and n.range.one_block for n in graph.nodes):
             raise ScheduleError(f"loop {path[-1]!r} cannot be split: it is in or beside a first iteration on its own")
         node = next(n for n in graph.nodes if isinstance(n, Map) and n.name == path[0])
-        first, second = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])
-        nodes = [m for n in graph.nodes for m in ((first, second) if n is node else (n,))]
+        parts = self.segments(graph, node) if len(path) == 1 else self.around(graph, node, path[1:])
+        nodes = [m for n in graph.nodes for m in (parts if n is node else (n,))]
         return replace(graph, nodes=in_order(nodes, graph.inputs))
 
-    def segments(self, graph: Graph, loop: Map) -> tuple[Map, Map]:
-        """Return the map over segments and the merge map that stand for `loop`."""
+    def segments(self, graph: Graph, loop: Map) -> tuple[Map, ...]:
+        """Return the map over segments and the merge map that stand for `loop`; and a map that goes over them again, if its
+        iterations see what came before.
+        """
         state = loop.state
-        if state is None or state.shown or any(isinstance(o, Stacked) for o in loop.outputs):
+        if state is not None and state.shown:
+            parts = in_segments(loop, self.count, self.make, graph)
+            self.together = 1
+            (first,) = maps(parts[0].body)
+            self.levels_of += [*((each.name, None) for each in parts), (first.name, loop.name)]
+            return parts
+        if state is None or any(isinstance(o, Stacked) for o in loop.outputs):
             raise ScheduleError(f"loop {loop.name!r} cannot be split: it stacks outputs or carries no state")
         name = self.make(f"{loop.axis.space.name.lower()}s")
         space = Space(name.upper(), self.count)

@@ -48,6 +48,17 @@ def twice() -> TensorProgram:
     return TensorProgram((Input("x", both, F32),), nodes, ("m", "z"))
 
 
+def row(monoid: Monoid = Monoid.sum, dtype: DType = F32) -> TensorProgram:
+    """A single row, scanned; of a float, with elementwise work on both sides."""
+    made = DType.int64 if dtype is DType.bool else dtype.accumulator
+    x, scanned = Input("x", (N,), dtype), Scan("y", (N,), made, monoid, Use("x", (N,)), N)
+    if not dtype.is_float:
+        return TensorProgram((x,), (scanned,), ("y",))
+    before = Elementwise("d", (N,), F32, apply("neg", Arg(0)), (Use("x", (N,)),))
+    after = Elementwise("z", (N,), F32, apply("add", Arg(0), Lit(1.0)), (Use("y", (N,)),))
+    return TensorProgram((x,), (before, Scan("y", (N,), F32, monoid, Use("d", (N,)), N), after), ("z",))
+
+
 def summed() -> TensorProgram:
     """The sum of what a scan of each row gives: of the loop nothing but its state is left."""
     scanned = Scan("y", (M, N), F32, Monoid.sum, Use("x", (M, N)), N)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from testkit.block.scans import M, N, between, fused, scan, twice
+from testkit.block.scans import M, N, between, fused, row, scan, twice
 from testkit.emit.harness import dims_of, torch_type
-from testkit.emit.triton_cases import GRID, LOOP, WHOLE, levels, poisoned
+from testkit.emit.triton_cases import GRID, LOOP, SPLIT, WHOLE, levels, poisoned
 from testkit.emit.triton_programs import load
 from weft.block.interpret import interpret
 from weft.block.program import BlockProgram
@@ -67,6 +67,11 @@ def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: 
     return ""
 
 
+def in_segments(program: BlockProgram, parts: int) -> BlockProgram:
+    """`program`, a single row, in so many segments."""
+    return apply(program, Schedule((("n", levels((SPLIT, parts), (LOOP, 8))),)))
+
+
 def found_in(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield each case's name and what differs, "" where nothing does."""
     rng = random.Random(11)
@@ -74,6 +79,10 @@ def found_in(folder: Path) -> Iterator[tuple[str, str]]:
         for m, n in SIZES:
             made = placed(fused(tensors, doubles=False), rng)
             yield f"{name}, {m} x {n}", difference(made, {"M": m, "N": n}, folder, rng)
+    for monoid in Monoid:
+        for parts in (2, 7):
+            made = in_segments(fused(row(monoid), doubles=False), parts)
+            yield f"{monoid.name} in {parts} segments", difference(made, {"N": 45}, folder, rng)
 
 
 if __name__ == "__main__":

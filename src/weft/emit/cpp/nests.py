@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
@@ -416,15 +416,17 @@ class _Printer:
         """Print the stores of one depth: all values are there before the first is written."""
         values = [self._value(s.value) for s in stores]
         if len(stores) > 1:
-            values = [self._held(v) for v in values]
+            variables = {s.target.base for s in stores if s.target.variable}
+            values = [self._held(v, variables) for v in values]
         for store, value in zip(stores, values, strict=True):
             if store.target in self.narrow:
                 self.out.line(f"{self.narrow[store.target]}[lane] = {stripped(coerced(value, 'float'))};")
                 continue
             self.out.line(stored(spelled_at(store.target, self.index, self.unit), store.target.dtype, value))
 
-    def _held(self, value: Text) -> Text:
-        if is_word(value.text):
+    def _held(self, value: Text, variables: Container[str]) -> Text:
+        """Declare a local for `value`, unless it is a name that keeps what it stands for."""
+        if is_word(value.text) and value.text not in variables:
             return value
         name = self.frame.names.make("value")
         self.out.line(f"const {CTYPE[value.kind]} {name} = {value.text};")

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.room import power_of_two
-from weft.block.walk import maps, operands, ranks, results
+from weft.block.walk import maps, operands, ranks, results, scans
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
 from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
@@ -162,7 +162,7 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
         if found[m.name] is LoopRole.whole
         or (found[m.name] is LoopRole.lanes and m.axis.space.size(sizes) <= _LANES[0])
     }
-    split = frozenset(n.name for n in _splittable(program.graph, once, sizes) if found[n.name] is not LoopRole.whole)
+    split = frozenset(n.name for n in _apart(program.graph, once, sizes) if found[n.name] is not LoopRole.whole)
     multiplied = any(p.rows is not None and p.columns is not None for p in matmuls)
     along = along_memory(program, sizes, innermost)
     nested = not matmuls and any(_is_nested(found, along, nest) for nest in nests(program.graph))
@@ -175,6 +175,12 @@ def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Se
     lanes = [name for name in own if found[name] is LoopRole.lanes]
     across = any(along[name] == 0 for name in own) and any(along[name] > 0 for name in lanes)
     return len(own) > 2 or len(lanes) > 1 or across
+
+
+def _apart(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
+    """Yields the loops of a program's `graph` that can be cut in segments."""
+    yield from _splittable(graph, once, sizes)
+    yield from scans(graph)
 
 
 def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
@@ -316,7 +322,7 @@ def _cut(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str
 def _cut_by(program: BlockProgram, known: Parts, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[str]:
     """Finds the loops that are cut in segments, where loops go by `tiles`."""
     once = {m.name for m in maps(program.graph) if not m.unit and m.axis.space.size(sizes) <= tiles[m.name]}
-    found = _splittable(program.graph, once, sizes)
+    found = _apart(program.graph, once, sizes)
     return frozenset(n.name for n in found if known.of[n.name] is not LoopRole.whole)
 
 
@@ -359,7 +365,7 @@ def _merging(
     elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
     together = min(power_of_two(count), _TOGETHER // elements)
     moving = all(n.state is None or merging_together(n.state, n.axis) is not None for n in cut)
-    if programs > _RESIDENT or together < 2 or not moving or all(s.monoids is not None for s in states):
+    if programs > _RESIDENT or together < 2 or not moving or all(s.shown or s.monoids is not None for s in states):
         own = max(1, _MERGED // elements)
         return replace(wanted, merging=_rows_of(wanted, rows, own))
     warps = max(1, together * elements // _OF_A_WARP)

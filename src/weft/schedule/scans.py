@@ -1,0 +1,167 @@
+"""A loop that shows its state, in segments: what each comes to, what came before each, and then each from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weft.block.copies import fresh_loops, merging
+from weft.block.program import (
+    BlockNode,
+    Broadcast,
+    Collapse,
+    Feed,
+    Final,
+    Graph,
+    Iterate,
+    Map,
+    Pointwise,
+    Prefix,
+    Stacked,
+    State,
+    sealed,
+)
+from weft.block.ranges import Segment
+from weft.block.rename import fresh, values_of
+from weft.block.walk import maps, operands, pruned, results
+from weft.errors import ScheduleError
+from weft.tensor.axes import Axis, Space
+from weft.tensor.scalar import Apply, Arg
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Makers of names: of loops and axes, and of values of the graph that the loop stands in."""
+
+    loops: Callable[[str], str]
+    values: Callable[[str], str]
+
+
+def in_segments(loop: Map, count: int, loops: Callable[[str], str], around: Graph) -> tuple[Map, Map, Map]:
+    """Cut `loop`, whose body sees its state, into `count` segments.
+
+        for n in range(N): y[n], s = prefix(s, x[n])
+    becomes
+        forall s in range(count):  for n in range(N, segment s): c = c + sum(x[n]);  store(c, P[s])
+        for s in range(count): store(b, B[s]);  b = merge(b, load(P[s]))
+        forall s in range(count):  b = load(B[s]);  for n in range(N, segment s): y[n], b = prefix(b, x[n])
+
+    Args:
+        loop: in `around`.
+        count: of segments.
+        loops: makes up names of loops and axes.
+        around: the graph.
+
+    Raises:
+        ScheduleError: what is combined depends on what came before, so that no segment is known by itself; or there are loops
+            inside.
+    """
+    state = loop.state
+    assert state is not None
+    _demand_apart(loop, state)
+    name = loops(f"{loop.axis.space.name.lower()}s")
+    space = Space(name.upper(), count)
+    names = _Names(loops, fresh(values_of(around)))
+    parts = {c.name: names.values("parts") for c in state.components}
+    begins = {c.name: names.values("begins") for c in state.components}
+    first = _totals(loop, state, Axis(name, space), parts, names)
+    merge = _merged(loop, state, Axis(loops(f"{name}.merge"), space), first.axis, parts, begins)
+    return first, merge, _resumed(loop, state, Axis(loops(name), space), merge.axis, begins)
+
+
+def _demand_apart(loop: Map, state: State) -> None:
+    """Raise ScheduleError unless what each iteration contributes is known without what came before."""
+    late = {inner for _, inner in state.shown}
+    whole = set[str]()
+    for node in loop.body.nodes:
+        read = set(operands(node)) - ({node.acc} if isinstance(node, Prefix) else set[str]())
+        if isinstance(node, Prefix) and late.isdisjoint(read):
+            whole.add(node.total)
+        if not late.isdisjoint(operands(node)):
+            late.update(results(node))
+    inside = next(maps(loop.body), None)
+    if inside is not None or state.resume is not None or not late.isdisjoint({*state.feeds} - whole):
+        raise ScheduleError(
+            f"loop {loop.name!r} cannot be split: its iterations contribute what depends on those before"
+        )
+
+
+def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: _Names) -> Map:
+    """Make the map over segments that stores what each comes to, from a state that has seen nothing."""
+    make = fresh(values_of(loop.body))
+    nodes, feeds, made = list[BlockNode](), dict[str, str](), dict[str, Prefix]()
+    for node in loop.body.nodes:
+        if not isinstance(node, Prefix):
+            nodes.append(node)
+            continue
+        carried = next(c for c in state.components if c.name == _shown(state, node.acc))
+        wide, feeds[node.total] = make(f"{node.arg}_wide"), make(f"{node.total}_part")
+        made[node.total] = node
+        nodes.append(Pointwise(wide, Arg(0), (node.arg,), node.dims, carried.dtype, node.location))
+        nodes.append(Collapse(feeds[node.total], node.monoid, wide, node.over, node.location))
+    own = fresh(values_of(state.update))
+    combined, outputs = list(state.update.nodes), list(state.update.outputs)
+    for place, (component, given) in enumerate(zip(state.components, state.update.outputs, strict=True)):
+        position = state.update.inputs.index(given) if given in state.update.inputs else 0
+        fed = state.feeds[position - len(state.components)] if position >= len(state.components) else ""
+        if fed in made:
+            both = Apply(made[fed].monoid.value, (Arg(0), Arg(1)))
+            outputs[place] = own(f"{component.name}_next")
+            combined.append(Pointwise(outputs[place], both, (component.name, given), component.dims, component.dtype))
+    update = Graph(state.update.inputs, tuple(combined), tuple(outputs))
+    own_names = tuple(parts)
+    raw = replace(
+        state,
+        feeds=tuple(feeds.get(f, f) for f in state.feeds),
+        update=update,
+        finish=Graph(own_names, (), own_names),
+        shown=(),
+    )
+    outs = tuple(Final(n, n) for n in own_names)
+    alone = replace(loop, body=replace(loop.body, nodes=tuple(nodes)), state=raw, outputs=outs)
+    alone = pruned(sealed(replace(fresh_loops(alone, names.loops), range=Segment(index, index.space.size({})))))
+    given = tuple(dict.fromkeys(f.outer for f in alone.inputs))
+    stacked = tuple(Stacked(parts[n], n) for n in own_names)
+    around = tuple(Feed(o, o, Broadcast()) for o in given)
+    return sealed(Map(index.name, index, around, Graph((), (alone,), ()), stacked, unit=True))
+
+
+def _shown(state: State, inner: str) -> str:
+    return next(name for name, value in state.shown if value == inner)
+
+
+def _merged(loop: Map, state: State, axis: Axis, index: Axis, parts: dict[str, str], begins: dict[str, str]) -> Map:
+    """Make the loop over segments that stores the state before each, and leaves what the whole loop leaves of its own."""
+    inner = {n: f"{n}_part" for n in parts}
+    before = {n: f"{n}_before" for n in parts}
+    kept = {n: f"{n}_begin" for n in parts}
+    nodes = tuple(Pointwise(kept[c.name], Arg(0), (before[c.name],), c.dims, c.dtype) for c in state.components)
+    carried = State(state.components, tuple(inner.values()), merging(state), state.merge, state.finish)
+    carried = replace(carried, shown=tuple(before.items()))
+    feeds = tuple(Feed(parts[n], inner[n], Iterate(index)) for n in parts)
+    outputs = (
+        *(Stacked(begins[n], kept[n]) for n in parts),
+        *(o for o in loop.outputs if isinstance(o, Final)),
+    )
+    return sealed(Map(axis.name, axis, feeds, Graph((), nodes, ()), outputs, carried, unit=True))
+
+
+def _resumed(loop: Map, state: State, index: Axis, merge: Axis, begins: dict[str, str]) -> Map:
+    """Make the map over segments in which the loop goes over each, from the state before it."""
+    make = fresh({*values_of(loop.body), *(f.outer for f in loop.inputs)})
+    begun = {n: make(f"{n}_begin") for n in begins}
+    outers = tuple(dict.fromkeys(f.outer for f in loop.inputs))
+    resumed = tuple(Feed(name, name, Broadcast()) for name in begun.values())
+    own = replace(
+        loop,
+        inputs=(*loop.inputs, *resumed),
+        outputs=tuple(o for o in loop.outputs if isinstance(o, Stacked)),
+        range=Segment(index, index.space.size({})),
+        state=replace(state, resume=tuple(begun.values())),
+    )
+    feeds = (
+        *(Feed(o, o, Broadcast()) for o in outers),
+        *(Feed(begins[n], begun[n], Iterate(merge)) for n in begins),
+    )
+    stacked = tuple(Stacked(o.outer, o.outer) for o in own.outputs)
+    return sealed(Map(index.name, index, feeds, Graph((), (sealed(own),), ()), stacked, unit=True))
