@@ -18,6 +18,7 @@ from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
+    Bounded,
     Broadcast,
     Collapse,
     Dot,
@@ -198,6 +199,9 @@ class _Lowering:
     def _lookup(self, node: Lookup) -> None:
         """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
         source = self.program.values()[node.source]
+        if isinstance(source, Iota):
+            self._bounded(node, source.axes[0])
+            return
         if not isinstance(source, Input):
             raise UnsupportedError(
                 f"{node.name} looks up in {node.source}, which is made beside it", where=node.location
@@ -218,6 +222,18 @@ class _Lowering:
             return [*here.values(), Load(out, names[0], at, dims, node.dtype, items, node.location)]
 
         self._nest(_Leaf(node.name, node.axes, (Use(node.source, spare), *fed), leaf))
+
+    def _bounded(self, node: Lookup, axis: Axis) -> None:
+        """Lowers a lookup among the numbers of `axis`, which are what is looked up: that these are some is all that it says."""
+        (use,) = reads(node)
+        fed = () if use.value in self.indices else (use,)
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            here: dict[Use, BlockNode] = {}
+            arg = names[0] if names else self._in_place(use, made, out, here)
+            return [*here.values(), Bounded(out, arg, axis.space, self._dims(made, node.axes), node.location)]
+
+        self._nest(_Leaf(node.name, node.axes, fed, leaf))
 
     def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
         """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""

@@ -22,7 +22,6 @@ from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
-from weft.capture.picks import CHECK
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
@@ -202,8 +201,6 @@ class _Translation:
                 raise UnsupportedError("it draws random numbers")
             case _ if call.pinned:
                 raise UnsupportedError("its result shares memory with an input or another output")
-            case _ if call.packet == CHECK:
-                raise UnsupportedError("PyTorch checks that each index exists")
             case _:
                 pass
 

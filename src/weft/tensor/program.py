@@ -360,13 +360,18 @@ class TensorProgram:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def tables(self) -> frozenset[str]:
+        """Names what is looked up in, but for the numbers of an axis: what is found among these is the index itself."""
+        counted = {node.name for node in self.nodes if isinstance(node, Iota)}
+        return frozenset(node.source for node in self.nodes if isinstance(node, Lookup)) - counted
+
+    @cached_property
     def numbers(self) -> frozenset[str]:
         """Names what is made of numbers, sizes and indices alone, if it is no float or has no axes: a mask above all.
 
-        A table of sines is not among them, nor what is looked up in, which is to lie in memory.
+        A table of sines is not among them, nor what is looked up in (`tables`), which is to lie in memory.
         """
-        found = set[str]()
-        tables = {node.source for node in self.nodes if isinstance(node, Lookup)}
+        found, tables = set[str](), self.tables
         for node in self.nodes:
             match node:
                 case _ if node.name in tables:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.block import places, ranges, subscripts
+from weft.block import indices, places, ranges, subscripts
 from weft.block import program as block
 from weft.cascade import Approximation
 from weft.cost import Cost
@@ -51,7 +51,11 @@ def _forms_of(module: Any) -> list[type]:
 
 
 _FORMS: tuple[type, ...] = (
-    *(form for module in (axes, scalar, program, block, places, ranges, subscripts) for form in _forms_of(module)),
+    *(
+        form
+        for module in (axes, scalar, program, block, indices, places, ranges, subscripts)
+        for form in _forms_of(module)
+    ),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),
     *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection),
 )
