@@ -26,6 +26,10 @@ from weft.capture.written_parts import with_part
 from weft.errors import UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+_UNWRITTEN = frozenset(
+    f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+)
+"""Operations that give memory as it is."""
 InParts: TypeAlias = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Records a call as those that it consists of, and returns what they give; or records nothing, and returns NotImplemented."""
 
@@ -229,7 +233,8 @@ class InPlaceCalls:
         place, undo = self.tape.memory.place(target), self.tape.mark()
         try:
             value = self._put(op, args, target)
-            made = NotImplemented if value is None else with_part(self.tape, place.base, place.steps, value, in_parts)
+            whole = self._begun(place.base)
+            made = NotImplemented if value is None else with_part(self.tape, whole, place.steps, value, in_parts)
             if made is NotImplemented:
                 self.tape.undo(undo)
                 return False
@@ -240,6 +245,15 @@ class InPlaceCalls:
         self.tape.memory.wrote(place.base)
         self.tape.memory.current(place.base)
         return True
+
+    def _begun(self, base: torch.Tensor) -> torch.Tensor:
+        """Returns `base`, or where nothing was written into it yet, zeros: what it holds is read by nothing that means anything."""
+        slot = self.tape.placeheld(base)
+        made = next((call for call in reversed(self.tape.calls) if slot in call.results), None)
+        if made is None or made.packet not in _UNWRITTEN:
+            return base
+        zero = self.tape.record(_ATEN.full.default, ((), 0), {"dtype": base.dtype, "device": base.device})
+        return self.tape.record(_ATEN.expand.default, (zero, base.shape), {})
 
     def _put(self, op: OpOverload[..., Any], args: Sequence[Any], target: torch.Tensor) -> torch.Tensor | None:
         """Records what `op` puts in place of `target`, whatever that is; None where it is something else."""

@@ -36,7 +36,7 @@ def _few(*counts: Any, most: int = _FEW) -> bool:
 
 
 def _same_along(source: torch.Tensor, dim: int) -> torch.Tensor | None:
-    """Returns `source`, which is the same all along dimension `dim`, counted from the end, with size 1 there; None where it is not."""
+    """Returns `source`, if it is the same all along dimension `dim`, which is below 0, with size 1 there; else None."""
     if -dim > source.ndim or statically_known_true(source.shape[dim] == 1):
         return source
     step = source.stride(dim)

@@ -287,14 +287,15 @@ def fitted(
     chosen = {name: size for name, size in wanted.items() if name not in program.following}
     least = {name: min(size, _LEAST) for name, size in chosen.items()}
     for name in layout.slots:
-        if name in chosen:
+        if name in chosen and name not in whole:
             # So many more, not so many: a number that blocks divide would leave no rest.
             chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
             least[name] = len(REGIMES) if not whole else _LEAST
     if (
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
-        chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
+        free = chosen.keys() - reduced_spaces(program) - set(whole)
+        chosen |= {name: 2 * chosen[name] + 3 for name in free}
     chosen = {name: allowed(name, size) for name, size in chosen.items()}
     least |= {name: chosen[name] for name in whole if name in chosen}
     sizes, summed, runs = _taken(program, chosen), reduced_spaces(program), _runs(program)

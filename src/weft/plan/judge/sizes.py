@@ -85,6 +85,9 @@ class _Choice:
         names = [s.name for s in judged.written.spaces()]
         roomy = [] if serving is None else [name for name in names if serving.at_least(name, 1) >= len(REGIMES)]
         self.found = Chosen(layout_of(judged.written, roomy=roomy))
+        example, written = judged.sizes, judged.written
+        sources = {rule.source.name for rule in written.derived} - written.following
+        self._sliced = {name: n for name, n in example.items() if name in sources}
         applied = region.kernels[0].block_program
         near, far = most
         for chosen in edge_sizes(applied):
@@ -126,6 +129,13 @@ class _Choice:
             to.append(sizes)
 
     def _fit(self, limit: int, own: Sizes, whole: Collection[str] = ()) -> Sizes | None:
+        """Chooses sizes near those of loops, `own`; where what is sliced must be larger, as large as in the example."""
+        found = self._fitted(limit, own, whole)
+        if found is not None or not self._sliced:
+            return found
+        return self._fitted(limit, own | self._sliced, {*whole, *self._sliced})
+
+    def _fitted(self, limit: int, own: Sizes, whole: Collection[str]) -> Sizes | None:
         written, serving = self._judged.written, self._serving
         if serving is None:
             return fitted(written, own, self.found.layout, limit, whole)
