@@ -72,6 +72,8 @@ def _index(b: Builder, a: Arguments) -> Ref:
 def _in_range(b: Builder, a: Arguments) -> Ref:
     """Gives the indices themselves, which a kernel checks where it reads them."""
     index, size = _integers(a.ref("index")), a.size(a.plain("size"))
+    if size == 0:
+        raise UnsupportedError("no integer is an index of a dimension without elements")
     if not a.has("ignored"):
         return b.cast(b.bounded(index, size, a.location), a.dtype, None, a.location)
     ignored = apply("eq", Arg(0), Lit(a.integer("ignored")))

@@ -138,7 +138,7 @@ class _Choice:
             to.append(sizes)
 
     def _fit(self, limit: int, own: Sizes, whole: Collection[str] = ()) -> Sizes | None:
-        """Chooses sizes near those of loops, `own`; if that does not fit, those that slices and splits bind are as in the example."""
+        """Chooses sizes near those of loops, `own`; if they do not fit, what slices and splits bind is as in the example."""
         found = self._fitted(limit, own, whole)
         if found is not None or not self._tied:
             return found
