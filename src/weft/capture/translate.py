@@ -26,6 +26,7 @@ from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
 from weft.capture.sizes import expression
+from weft.capture.stores import MANY
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
 from weft.defects import note
@@ -165,7 +166,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(f"{call.packet} is not in weft's table of operations yet")
+            raise UnsupportedError(MANY.get(call.packet, f"{call.packet} is not in weft's table of operations yet"))
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree  # no public name
 
+from weft.capture.describe import dense
 from weft.capture.memory import Look
 from weft.capture.tape import Tape
 
@@ -65,6 +66,8 @@ def with_part(
         if part is NotImplemented:
             return NotImplemented
     if put is not None:
+        if not dense(whole):  # a view, or zeros expanded: its elements alone count
+            whole = tape.record(_ATEN.clone.default, (whole,), {"memory_format": torch.contiguous_format})
         return in_parts(put, (whole, part, *step.args), {})
     assert back is not None
     return tape.record(back[0], (part, *back[1]), {})
