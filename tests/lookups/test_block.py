@@ -16,7 +16,7 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Load, Map
+from weft.block.program import BlockProgram, Bounded, Load, Map
 from weft.block.subscripts import Subscript
 from weft.block.walk import maps
 from weft.cost.traffic import traffic
@@ -73,6 +73,12 @@ def test_a_table_and_all_that_is_made_of_its_rows_are_one_nest() -> None:
         "  for d in range(D):",
         "    t2 = load(W[t1,d])",
     ]
+
+
+def test_an_index_has_the_axes_of_its_integer() -> None:
+    program = every(fused(stored()), lambda n: replace(n, dims=()) if isinstance(n, Bounded) else n)
+    with pytest.raises(InvalidProgramError, match="each integer is an index by itself"):
+        check(program)
 
 
 def test_each_integer_is_made_an_index_once() -> None:
