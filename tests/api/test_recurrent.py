@@ -13,7 +13,7 @@ LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 
 
 class Tagger(nn.Module):
-    def __init__(self, layer: type[nn.RNNBase], **more: bool) -> None:
+    def __init__(self, layer: type[nn.LSTM | nn.GRU | nn.RNN], **more: bool) -> None:
         super().__init__()
         self.layer = layer(8, 16, 2, batch_first=True, **more)
         self.norm = nn.LayerNorm(32 if more.get("bidirectional") else 16)

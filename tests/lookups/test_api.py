@@ -62,7 +62,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_as_eager(name: str) -> None:
     function, args = FUNCTIONS[name]
-    check(function, *args, judged="part" not in name)  # views of a part are not: small sizes do not reach it
+    check(function, *args)
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)

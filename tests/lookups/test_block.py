@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from testkit.block.lookups import ALL, M, table
+from testkit.block.lookups import ALL, M, stored, table
 from testkit.block.rankings import every
 from testkit.schedules import fused
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockProgram, Load, Map
+from weft.block.program import BlockProgram, Bounded, Load, Map
 from weft.block.subscripts import Subscript
 from weft.block.walk import maps
 from weft.cost.traffic import traffic
@@ -73,6 +73,30 @@ def test_a_table_and_all_that_is_made_of_its_rows_are_one_nest() -> None:
         "  for d in range(D):",
         "    t2 = load(W[t1,d])",
     ]
+
+
+def test_an_index_has_the_axes_of_its_integer() -> None:
+    program = every(fused(stored()), lambda n: replace(n, dims=()) if isinstance(n, Bounded) else n)
+    with pytest.raises(InvalidProgramError, match="each integer is an index by itself"):
+        check(program)
+
+
+def test_each_integer_is_made_an_index_once() -> None:
+    """Before the loops over places that it is compared with; nothing is loaded for that."""
+    assert listing(fused(stored())).splitlines()[:4] == [
+        "forall m in range(M):",
+        "  t1 = load(I[m])",
+        "  t2 = bounded(t1,VV)",
+        "  store(t2,I1[m])",
+    ]
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.bool])
+def test_an_index_is_an_integer_in_the_checker_too(dtype: DType) -> None:
+    program = fused(stored())
+    inputs = tuple((n, replace(k, dtype=dtype) if n == "i" else k) for n, k in program.inputs)
+    with pytest.raises(InvalidProgramError, match="an index is an integer"):
+        check(replace(program, inputs=inputs))
 
 
 def test_only_the_rows_that_are_read_count() -> None:

@@ -35,6 +35,22 @@ for wrong in (50, -1, 2**40):
     else:
         raise AssertionError(wrong)
 torch.testing.assert_close(program(ids, table, positions), layer(ids, table, positions))
+
+def spread(x, index, y):
+    return (x * 2).scatter_add(1, index, y).relu()
+
+x, index, y = torch.randn(5, 9), torch.randint(0, 9, (5, 3)), torch.randn(5, 3)
+program = weft.optimize(spread, (x, index, y), target="cuda:90", judge="always")
+assert not program.fallbacks, program.fallbacks
+assert [k.judged for k in program.kernels] == ["right on hard inputs"], program.kernels
+torch.testing.assert_close(program(x, index, y), spread(x, index, y))
+index[2, 1] = 9
+try:
+    program(x, index, y)
+except RuntimeError as error:
+    assert "index 9 is out of bounds" in str(error), error
+else:
+    raise AssertionError("no error")
 """
 
 
@@ -55,6 +71,9 @@ def test_a_compiled_kernel_asserts_that_indices_are_there_and_nothing_else() -> 
     assert kernel.assembly is not None
     assert "__assertfail" in kernel.assembly
     assert "overflow" not in kernel.assembly  # with assertions Triton would check its own arithmetic too
+    (kernel,) = weft.optimize(lambda x, i: x.index_fill(0, i, 1.0), (table, ids[:2]), target="cuda:90").kernels
+    assert kernel.assembly is not None
+    assert "__assertfail" in kernel.assembly
     (plain,) = weft.optimize(lambda table: table * 2, (table,), target="cuda:90").kernels
     assert plain.assembly is not None
     assert "__assertfail" not in plain.assembly

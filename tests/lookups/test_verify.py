@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from testkit.block.lookups import ALL, elements, several, table
+from testkit.block.lookups import ALL, elements, several, stored, table
 from testkit.block.rankings import every
 from testkit.schedules import fused
-from weft.block.program import BlockProgram, Load, Pointwise
+from weft.block.program import BlockProgram, Bounded, Load, Pointwise
 from weft.block.walk import maps
 from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue, FieldDomain
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import Arg, Lit
@@ -24,6 +25,8 @@ from weft.verify import verify
 from weft.verify.cases import cases
 from weft.verify.inputs import deciding, with_indices
 from weft.verify.verdict import Aspect
+
+MINUS_ONE = apply_("sub", Arg(0), Lit(1))
 
 
 def in_blocks(program: TensorProgram) -> BlockProgram:
@@ -53,10 +56,22 @@ def one_too_far_from_the_end(program: BlockProgram) -> BlockProgram:
     return every(program, changed)
 
 
+def unchecked_neighbour(program: BlockProgram) -> BlockProgram:
+    """Indices of a dimension with one element less."""
+
+    def changed(node):
+        return (
+            Pointwise(node.name, MINUS_ONE, (node.arg,), node.dims, DType.int64) if isinstance(node, Bounded) else node
+        )
+
+    return every(program, changed)
+
+
 BUGS: tuple[tuple[TensorProgram, Callable[[BlockProgram], BlockProgram]], ...] = (
     (several(), exchanged),
     (elements(), not_from_the_end),
     (elements(), one_too_far_from_the_end),
+    (stored(), unchecked_neighbour),
 )
 
 

@@ -127,3 +127,46 @@ def test_sizes_are_shrunk_to_those_that_are_allowed():
     kept = fitted(program, wanted, layout_of(program), MANY, (one,), lambda _, size: -(-size // 64) * 64)
     assert kept is not None
     assert kept[one] == 704
+
+
+def positions(x, table):
+    return x + table[torch.arange(x.shape[1])]
+
+
+def shifted(x, table):
+    return x + table[torch.arange(2, x.shape[1] + 2)]
+
+
+def part(x, index):
+    """Of what is looked up in, one column is read, which small sizes do not have."""
+    return x[index][:, 5] * 2
+
+
+def example(shape):
+    """Numbers of a shape; of a number, so many indices."""
+    return torch.randint(0, 9, (shape,)) if isinstance(shape, int) else torch.randn(shape)
+
+
+TIED = {
+    "positions": (positions, (3, 16, 24), (40, 24)),
+    "shifted": (shifted, (3, 16, 24), (40, 24)),
+    "part": (part, (20, 9, 24), 4),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_what_indices_reach_and_slices_tie_together_is_judged(name, tmp_path):
+    function, *given = TIED[name]
+    program = weft.optimize(function, tuple(map(example, given)), judge="always", cache_dir=tmp_path)
+    assert not program.fallbacks
+    assert {kernel.judged for kernel in program.kernels} == {"right on hard inputs"}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_so_it_is_for_a_gpu(name, monkeypatch, tmp_path):
+    """At sizes that the example's binary serves, there are inputs whose indices are there."""
+    function, *given = TIED[name]
+    judged, region = judged_on_a_gpu(monkeypatch, tmp_path, function, *map(example, given))
+    chosen = sizes_for(judged, region)
+    assert chosen.near
+    assert list(cases(judged.written, (), chosen.near, 0, 1, chosen.layout))

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 import weft
 from weft.errors import LeftToPyTorchWarning, RefutedError
-from weft.plan.execute import plan as executable
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Elementwise, Node, TensorProgram
 from weft.tensor.scalar import Apply
@@ -62,7 +61,7 @@ def wrong(program: TensorProgram) -> TensorProgram:
 def test_a_wrong_law_is_caught_before_anything_runs(monkeypatch, name):
     fn, given = FUNCTIONS[name], (torch.randn(6, 5), torch.randn(6, 5))
     assert not any("the laws" in f.reason for f in weft.optimize(fn, given).fallbacks)
-    monkeypatch.setattr(executable, "GRAPH", (*executable.GRAPH, tensor_pass()(wrong)))
+    monkeypatch.setattr(laws, "GRAPH", (*laws.GRAPH, tensor_pass()(wrong)))
     with pytest.raises(RefutedError), weft.options(defects="raise"):
         weft.optimize(fn, given)
     with weft.options(defects="warn"), warnings.catch_warnings():

@@ -10,8 +10,9 @@ from weft.api.backend import compile_graph
 from weft.plan import Plan
 from weft.plan.execute.sizes import SizeSource, found
 from weft.tensor import Axis, Space
+from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Derived, Extent, Input, TensorProgram
+from weft.tensor.program import Extent, Input, TensorProgram
 
 
 def mean_of_running_sums(x):

@@ -12,17 +12,11 @@ from testkit.tensor.built import run
 from weft.errors import Location, ShapeError
 from weft.tensor.axes import Affine
 from weft.tensor.builder import Builder, Ref, promote
+from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import (
-    Cast,
-    Contraction,
-    Derived,
-    Elementwise,
-    Monoid,
-    Reindex,
-)
+from weft.tensor.program import Cast, Contraction, Elementwise, Monoid, Reindex
 from weft.tensor.scalar import Arg, Lit, apply
 
 ADD = apply("add", Arg(0), Arg(1))

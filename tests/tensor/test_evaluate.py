@@ -18,6 +18,7 @@ from testkit.tensor.by_pytorch import torch_node
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
 from weft.tensor import FieldDomain, Fp64Domain, evaluate, returned, well_formed
 from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.derived import Derived
 from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import matmul_in_parts, rounded
@@ -25,7 +26,6 @@ from weft.tensor.program import (
     Cast,
     Constant,
     Contraction,
-    Derived,
     Elementwise,
     Extent,
     Input,

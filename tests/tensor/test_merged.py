@@ -9,8 +9,9 @@ from testkit.tensor.built import run
 from weft.errors import ShapeError, UnsupportedError
 from weft.tensor.axes import Affine
 from weft.tensor.builder import Builder, Ref
+from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Contraction, Derived, Elementwise, Monoid, Reindex
+from weft.tensor.program import Contraction, Elementwise, Monoid, Reindex
 from weft.tensor.scalar import Arg, apply
 
 ADD = apply("add", Arg(0), Arg(1))

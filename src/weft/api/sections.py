@@ -25,8 +25,9 @@ from weft.pipeline import cancel_shifts, replayed
 from weft.plan import CompiledRegion, Kernel, Plan, described, measured_before
 from weft.plan.targets import toolchain
 from weft.schedule import KernelNodes, apart, kernels
+from weft.tensor.derived import Derived
 from weft.tensor.passes import Change
-from weft.tensor.program import Derived, Input, TensorProgram
+from weft.tensor.program import Input, TensorProgram
 from weft.verify import Ranges
 
 

@@ -19,6 +19,7 @@ from weft.block.places import Place
 from weft.block.program import (
     BlockNode,
     BlockProgram,
+    Bounded,
     Buffer,
     Collapse,
     Dot,
@@ -255,6 +256,12 @@ class _Interpreter(Generic[V]):
                 numbers = domain.iota(step.base + step.lanes, DType.int64)
                 own = step.base if unit else slice(step.base, None)
                 return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
+            case Bounded(_, arg, space, dims):
+                item = self.item(values, arg)
+                valid = domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
+                index = self.aligned(_Item(valid, item.dims, item.dtype), dims)
+                array = domain.lookup(domain.iota(space.size(self.sizes), DType.int64), [index])
+                return self.padded(array, dims, DType.int64, scope)
             case Literal(_, value, dtype):
                 return _Item(domain.full((), value, dtype), (), dtype)
             case Extent(_, space, dtype, axis):
@@ -410,11 +417,15 @@ class _Interpreter(Generic[V]):
             array = self.domain.lift(transposed(tuple(own.index(a) for a in node.dims)), array)
         shape = self.domain.shape(array)
         self.traffic.loaded[memory.name] += prod(shape) * node.dtype.bytes
-        lanes = tuple(scope[a].lanes for a in node.dims)
+        return self.padded(array, node.dims, node.dtype, scope)
+
+    def padded(self, array: V, dims: tuple[Axis, ...], dtype: DType, scope: _Scope) -> _Item[V]:
+        """Return the item whose valid elements `array` holds, with nothing known in its other lanes."""
+        shape, lanes = self.domain.shape(array), tuple(scope[a].lanes for a in dims)
         if shape == lanes:
-            return _Item(array, node.dims, node.dtype)
-        padding = self.domain.poison(lanes, node.dtype)
-        return _Item(self.domain.lift(written(tuple(map(slice, shape))), padding, array), node.dims, node.dtype)
+            return _Item(array, dims, dtype)
+        padding = self.domain.poison(lanes, dtype)
+        return _Item(self.domain.lift(written(tuple(map(slice, shape))), padding, array), dims, dtype)
 
     def looked_up(self, node: Load, memory: _Memory[V], scope: _Scope, indices: Sequence[_Item[V]]) -> V:
         """Return the elements of `memory` where `indices` say, for the valid elements of the axes of `node`."""

@@ -9,12 +9,13 @@ number for each row, `t2.T` a block the other way round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from weft.block.accumulation import Accumulation, steps, uses
 from weft.block.program import (
     BlockNode,
     BlockProgram,
+    Bounded,
     Broadcast,
     Buffer,
     Collapse,
@@ -54,6 +55,8 @@ from weft.block.text import (
 from weft.block.walk import maps, needed, operands, results, spaces, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, exactly_equal
+
+_Printed: TypeAlias = Pointwise | Collapse | Dot | Index | Bounded | Fill | Stage
 
 
 def listing(program: BlockProgram) -> str:
@@ -218,7 +221,7 @@ class _Printer:
         self._line(frame, f"{names} = {node.monoid.name}s({','.join(texts)})")
         frame.values |= zip(results(node), made, strict=True)
 
-    def _text(self, node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: ShownGraph) -> str:
+    def _text(self, node: _Printed, frame: ShownGraph) -> str:
         """Returns the right-hand side of `node`, and prints the loads of what it reads."""
         match node:
             case Pointwise() | Collapse():
@@ -228,6 +231,8 @@ class _Printer:
                 return call if node.acc is None else f"{self._use(frame.item(node.acc), frame)}+{call}"
             case Index():
                 return f"index({self._variables.get(node.axis, '?')})"
+            case Bounded():
+                return f"bounded({self._use(frame.item(node.arg), frame)},{self._extents[node.space]})"
             case Fill():
                 return f"fill({self._use(frame.item(node.arg), frame)}, {node.value!r})"
             case Stage():
@@ -399,7 +404,7 @@ class _Printer:
             if (
                 len(mine) != 1
                 or state.components[mine[0]].name in later
-                or not isinstance(child, Pointwise | Collapse | Dot | Index | Fill | Stage)
+                or not isinstance(child, Pointwise | Collapse | Dot | Index | Bounded | Fill | Stage)
             ):
                 self._node(child, inner)
                 late |= {i: left[i] for i in mine}
@@ -433,14 +438,12 @@ def _update_frame(state: State, components: list[ShownItem], frame: ShownGraph) 
     return ShownGraph(frame.around, dict(zip(state.update.inputs, values, strict=True)))
 
 
-def _result_dims(node: Pointwise | Collapse | Dot | Index | Fill | Stage, frame: ShownGraph) -> tuple[Axis, ...]:
+def _result_dims(node: _Printed, frame: ShownGraph) -> tuple[Axis, ...]:
     match node:
-        case Pointwise() | Dot() | Stage():
+        case Pointwise() | Dot() | Stage() | Bounded() | Index():
             return node.dims
         case Collapse():
             return tuple(a for a in frame.item(node.arg).dims if a != node.over)
-        case Index():
-            return node.dims
         case Fill():
             return frame.item(node.arg).dims
         case _:

@@ -6,28 +6,27 @@ partial results over the contracted axis and then reduces that list. All fusion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.block import program as block
 from weft.block.copies import merging
+from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
+from weft.block.leaf import Leaf, access, carried, expression, looked_up, stepped
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
-    Access,
     BlockNode,
     BlockProgram,
     BlockType,
-    Broadcast,
+    Bounded,
     Collapse,
     Dot,
     Feed,
     Final,
     Graph,
     Index,
-    Iterate,
     Literal,
-    Load,
     Map,
     Pointwise,
     Prefix,
@@ -37,7 +36,6 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import rename_axes, rename_node
-from weft.block.subscripts import Subscript
 from weft.block.unlisted import at_matmuls, indices_of
 from weft.block.walk import operands
 from weft.errors import UnsupportedError
@@ -65,7 +63,7 @@ from weft.tensor.program import (
     reads_through,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Scalar, substitute
+from weft.tensor.scalar import Arg, substitute
 
 
 def lower(
@@ -87,8 +85,7 @@ def lower(
 
     Raises:
         UnsupportedError: for an opaque operation, a reindexing that is not a view of an input, or a lookup in what is no input: the
-            plan keeps those out; and
-            where folds depend on each other in a circle, or run along an axis that blocks cannot run over.
+            plan keeps those out; and where folds depend on each other in a circle, or along an axis that blocks cannot run over.
     """
     indices = indices_of(program)
     at = at_matmuls(program, indices)
@@ -152,12 +149,10 @@ class _Lowering:
                 raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
             case _ if self._in_place_only(node):
                 pass
-            case Elementwise():
-                self._pointwise(node, node.expr, node.args)
-            case Cast():
-                self._pointwise(node, _converted(node), (node.arg,))
+            case Elementwise() | Cast():
+                self._pointwise(node)
             case Constant() | Extent() | Iota():
-                self._nest(_Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
+                self._nest(Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
             case Contraction():
                 self._contraction(node)
             case Reduction():
@@ -175,12 +170,13 @@ class _Lowering:
         """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
         return node.name in self.windows or (node.name in self.indices and node.name not in self.listed)
 
-    def _pointwise(self, node: Elementwise | Cast, expr: Scalar, args: tuple[Use, ...]) -> None:
+    def _pointwise(self, node: Elementwise | Cast) -> None:
+        args = reads(node)
         fed = tuple(u for u in args if u.value not in self.indices and u.value not in self.windows)
         local = tuple(dict.fromkeys(u for u in args if u.value in self.indices))
         opened = tuple(dict.fromkeys(u for u in args if u.value in self.windows))
         place = {u: i for i, u in enumerate((*fed, *local, *opened))}
-        expr = substitute(expr, lambda i: Arg(place[args[i]]))
+        expr = substitute(expression(node), lambda i: Arg(place[args[i]]))
         sources = tuple(self._source_of(self.windows[u.value], u) for u in opened)
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
@@ -190,7 +186,7 @@ class _Lowering:
             every, dims = (*given, *loaded), self._dims(made, node.axes)
             return [*here.values(), Pointwise(out, expr, every, dims, node.dtype, node.location)]
 
-        self._nest(_Leaf(node.name, node.axes, (*fed, *sources), leaf))
+        self._nest(Leaf(node.name, node.axes, (*fed, *sources), leaf))
 
     def _source_of(self, node: Lookup, use: Use) -> Use:
         """Returns what `use`, of a lookup, reads in: along its axes, and along axes of their own where indices say where."""
@@ -206,20 +202,16 @@ class _Lowering:
         """Loads what `use`, of a window, reads in `memory`, in the leaf of `out`; the name of the value."""
         node = self.windows[use.value]
         items = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
-        here[use] = self._load(node, use, f"{out}.{len(here)}", memory, items, made)
-        return here[use].name
-
-    def _load(
-        self, node: Lookup, use: Use, name: str, memory: str, items: tuple[str, ...], made: dict[Axis, Axis]
-    ) -> Load:
-        """Makes the load of what `use`, of a lookup, reads in `memory` where `items` say."""
-        at = tuple(Subscript((), 0, number) for number in range(len(items)))
         dims = self._dims(made, tuple(dict.fromkeys(use.axes)))
-        return Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
+        here[use] = looked_up(node, f"{out}.{len(here)}", memory, items, dims)
+        return here[use].name
 
     def _lookup(self, node: Lookup) -> None:
         """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
         source = self.program.values()[node.source]
+        if isinstance(source, Iota):
+            self._bounded(node, source.axes[0])
+            return
         if not isinstance(source, Input):
             raise UnsupportedError(
                 f"{node.name} looks up in {node.source}, which is made beside it", where=node.location
@@ -231,9 +223,21 @@ class _Lowering:
             here: dict[Use, BlockNode] = {}
             given = dict(zip(fed, names[1:], strict=True))
             items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
-            return [*here.values(), self._load(node, own, out, names[0], items, made)]
+            return [*here.values(), looked_up(node, out, names[0], items, self._dims(made, node.axes))]
 
-        self._nest(_Leaf(node.name, node.axes, (self._source_of(node, own), *fed), leaf))
+        self._nest(Leaf(node.name, node.axes, (self._source_of(node, own), *fed), leaf))
+
+    def _bounded(self, node: Lookup, axis: Axis) -> None:
+        """Lowers a lookup among the numbers of `axis`, which are what is looked up: that these are some is all that it says."""
+        (use,) = reads(node)
+        fed = () if use.value in self.indices else (use,)
+
+        def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            here: dict[Use, BlockNode] = {}
+            arg = names[0] if names else self._in_place(use, made, out, here)
+            return [*here.values(), Bounded(out, arg, axis.space, self._dims(made, node.axes), node.location)]
+
+        self._nest(Leaf(node.name, node.axes, fed, leaf))
 
     def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
         """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""
@@ -243,7 +247,7 @@ class _Lowering:
         match node:
             case Elementwise() | Cast():
                 names = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
-                expr = node.expr if isinstance(node, Elementwise) else _converted(node)
+                expr = expression(node)
                 dims = self._dims(made, use.axes)
                 here[use] = Pointwise(f"{out}.{len(here)}", expr, names, dims, node.dtype, node.location)
             case _:
@@ -293,7 +297,7 @@ class _Lowering:
             dims = self._dims(made, node.axes)
             return [*rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
 
-        self._nest(_Leaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
+        self._nest(Leaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
 
     def _reduction(self, node: Reduction) -> None:
         over = self.axes.order(node.over)
@@ -309,7 +313,7 @@ class _Lowering:
                 Collapse(s, node.monoid, a, b, node.location) for s, a, b in zip(steps, args, blocked, strict=False)
             ]
 
-        self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+        self._nest(Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
 
     def _scan(self, node: Scan) -> None:
         """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
@@ -317,21 +321,15 @@ class _Lowering:
         made = {a: self._fresh(a) for a in (*free, node.over)}
         axis, unit = made[node.over], self.axes.is_unit(node.over)
         dims = self._dims(made, [a for a in node.axes if a != node.over])
-        carried = _carried(node) if self.doubles else node.dtype
+        wide = carried(node) if self.doubles else node.dtype
         scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
-        state = State.of_prefix(scan, dims, carried, "%s")
-        nodes: tuple[BlockNode, ...] = (scan,)
-        if unit:  # one element in each iteration
-            both = Apply(node.monoid.value, (Arg(0), Arg(1)))
-            nodes = (
-                Pointwise(scan.total, both, (scan.acc, scan.arg), dims, carried, node.location),
-                Pointwise(scan.name, Arg(0), (scan.total,), dims, node.dtype, node.location),
-            )
+        state = State.of_prefix(scan, dims, wide, "%s")
+        nodes = stepped(scan, wide) if unit else (scan,)
         source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
 
         def build(rest: Sequence[Axis], result: str) -> Map:
             over = rest[0] if rest else node.over
-            feed = Feed("%0", "%0", _access(source, over))
+            feed = Feed("%0", "%0", access(source, over))
             body = Graph((), (build(rest[1:], "%t"),) if rest else nodes, ())
             name, own = made[over].name, None if rest else state
             return sealed(
@@ -357,7 +355,7 @@ class _Lowering:
             if not rest:
                 return self._named(fold, self._folded(fold, made, lists), results)
             axis = rest[0]
-            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in lists.items())
+            feeds = tuple(Feed(n, n, access(ls, axis)) for n, ls in lists.items())
             outputs = tuple(Stacked(r, r) for r in results)
             body = Graph((), build(rest[1:]), ())
             return (sealed(Map(made[axis].name, made[axis], feeds, body, outputs, unit=self.axes.is_unit(axis))),)
@@ -389,7 +387,7 @@ class _Lowering:
         order = self.axes.order(fold.over)
         for place, axis in reversed(list(enumerate(order))):
             loop = made[axis]
-            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in lists.items() if n in read)
+            feeds = tuple(Feed(n, n, access(ls, axis)) for n, ls in lists.items() if n in read)
             if place:  # its state is merged into that of the loop around it
                 outs = tuple(Final(f"{n}.inner", n) for n in names)
                 raw = replace(state, finish=Graph(names, (), names))
@@ -444,7 +442,7 @@ class _Lowering:
 
         def build(rest: list[Axis], results: Mapping[bool, str]) -> Map:
             over = rest[0] if rest else node.over
-            feed = (Feed("%0", "%0", _access(source, over)),)
+            feed = (Feed("%0", "%0", access(source, over)),)
             inner = {places: f"%t{int(places)}" for places in results}
             if rest:
                 body = build(rest[1:], inner)
@@ -464,7 +462,7 @@ class _Lowering:
         self.count += 1
         return Axis(f"{axis.space.name.lower()}.{self.count}", axis.space)
 
-    def _nest(self, leaf: _Leaf) -> None:
+    def _nest(self, leaf: Leaf) -> None:
         """Makes maps over the leaf's axes, operands iterated where they have the axis; then over `over`, each with its
         reduction.
         """
@@ -477,7 +475,7 @@ class _Lowering:
             if not rest:
                 return leaf.make(made, names, result)
             axis, body = rest[0], Graph(names, tuple(build(rest[1:], "%t")), ("%t",))
-            feeds = tuple(Feed(n, n, _access(ls, axis)) for n, ls in zip(names, lists, strict=True))
+            feeds = tuple(Feed(n, n, access(ls, axis)) for n, ls in zip(names, lists, strict=True))
             stacked = f"{result}.parts" if axis in leaf.over else result
             part = Map(
                 made[axis].name, made[axis], feeds, body, (Stacked(stacked, "%t"),), unit=self.axes.is_unit(axis)
@@ -488,36 +486,9 @@ class _Lowering:
         self.nodes += [rename_node(node, outer) for node in build([*free, *leaf.over], leaf.name)]
         self.lists[leaf.name] = tuple(made[a] for a in leaf.axes)
 
-    def _reduce(self, part: Map, parts: str, result: str, leaf: _Leaf, made: dict[Axis, Axis]) -> Map:
+    def _reduce(self, part: Map, parts: str, result: str, leaf: Leaf, made: dict[Axis, Axis]) -> Map:
         """Makes the reduction operator: it combines the list `parts` that `part` stacks into one item."""
         loop = self._fresh(part.axis)
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")
         feed = Feed(parts, "%p", Iterate(part.axis))
         return Map(loop.name, loop, (feed,), Graph(("%p",), (), ("%p",)), (Final(result, "%s"),), state, unit=part.unit)
-
-
-def _carried(node: Scan) -> DType:
-    """Returns the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
-    wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
-    return DType.float64 if wide else node.dtype.accumulator
-
-
-def _converted(cast: Cast) -> Scalar:
-    return Convert(cast.dtype, Arg(0)) if cast.semantic else Arg(0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """The functional operators at the heart of one nest: `make(axes made, operand names, result name)`."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    args: tuple[Use, ...]
-    make: Callable[[dict[Axis, Axis], tuple[str, ...], str], list[BlockNode]]
-    over: tuple[Axis, ...] = ()
-    monoid: Monoid = Monoid.sum
-    carried: DType = DType.float32
-
-
-def _access(lists: dict[Axis, Axis], axis: Axis) -> Access:
-    return Iterate(lists[axis]) if axis in lists else Broadcast()

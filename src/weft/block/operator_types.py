@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from weft.block.program import BlockType, Collapse, Dot, Fill, Load, Pointwise, Prefix, Rank, Stage, Store
+from weft.block.program import (
+    BlockType,
+    Bounded,
+    Collapse,
+    Dot,
+    Fill,
+    Load,
+    Pointwise,
+    Prefix,
+    Rank,
+    Stage,
+    Store,
+)
 from weft.block.scope import Scope, Types, demand, fail
 from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import operands
@@ -14,7 +26,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
 
 
-def item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, scope: Scope) -> BlockType:
+def item_type(node: Pointwise | Dot | Collapse | Bounded | Fill | Stage, types: Types, scope: Scope) -> BlockType:
     names = operands(node)
     args = [types[name] for name in names]
     for name, kind in zip(names, args, strict=True):
@@ -38,6 +50,11 @@ def item_type(node: Pointwise | Dot | Collapse | Fill | Stage, types: Types, sco
             _demand_padding(node.name, kind, node.over, node.monoid.identity, scope)
             pad = kind.pad if kind.pad == node.monoid.identity else None
             return BlockType((), tuple(a for a in kind.dims if a != node.over), kind.dtype.accumulator, pad)
+        case Bounded():
+            kind = args[0]
+            demand(kind.dtype.kind == "int", node.name, "an index is an integer", kind)
+            demand(set(node.dims) == set(kind.dims), node.name, "each integer is an index by itself", kind)
+            return BlockType((), node.dims, DType.int64)
         case Fill():
             return replace(args[0], pad=node.value)
         case Stage():

@@ -8,12 +8,13 @@ emitters print it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.block.edges import BlockType, Broadcast, Grouped, Iterate, Typed
+from weft.block.indices import Bounded, Index
 from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
 from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
+from weft.block.roles import COPIES, MAKES, OVERWRITES, READS, SHARES
 from weft.block.size import Elements, Size
 from weft.block.subscripts import Subscript
 from weft.errors import Location
@@ -21,14 +22,6 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Number, Scalar
-
-# Roles of fields, of which renaming, liveness and whatever else treats all forms alike is made (`weft.block.walk`).
-_MAKES = MappingProxyType({"role": "makes"})
-_READS = MappingProxyType({"role": "reads"})
-_OVERWRITES = MappingProxyType({"role": "reads", "how": "overwrites"})
-_COPIES = MappingProxyType({"role": "reads", "how": "copies"})
-_SHARES = MappingProxyType({"role": "reads", "how": "shares"})
-
 
 Access: TypeAlias = Iterate | Broadcast | Grouped
 """What an iteration of a map sees of an input."""
@@ -44,9 +37,9 @@ class Pointwise:
     Table 1's add, mul, row_shift, row_scale and outer are this node; `weft.block.table1` gives their names.
     """
 
-    name: str = field(metadata=_MAKES)
+    name: str = field(metadata=MAKES)
     expr: Scalar
-    args: tuple[str, ...] = field(metadata=_OVERWRITES)
+    args: tuple[str, ...] = field(metadata=OVERWRITES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
     location: Location | None = None
@@ -56,13 +49,13 @@ class Pointwise:
 class Dot:
     """Table 1's dot: `left` times `right`, summed over axis `over` of both; fp32 or wider; added to `acc` where given."""
 
-    name: str = field(metadata=_MAKES)
-    left: str = field(metadata=_READS)
-    right: str = field(metadata=_READS)
+    name: str = field(metadata=MAKES)
+    left: str = field(metadata=READS)
+    right: str = field(metadata=READS)
     over: Axis = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
-    acc: str | None = field(default=None, metadata=_OVERWRITES)
+    acc: str | None = field(default=None, metadata=OVERWRITES)
     location: Location | None = None
 
 
@@ -70,9 +63,9 @@ class Dot:
 class Collapse:
     """Combine the elements of an item along `over` by `monoid`; Table 1's row_sum is the case of a block and a sum."""
 
-    name: str = field(metadata=_MAKES)
+    name: str = field(metadata=MAKES)
     monoid: Monoid
-    arg: str = field(metadata=_READS)
+    arg: str = field(metadata=READS)
     over: Axis = field(metadata=AXES)
     location: Location | None = None
 
@@ -87,10 +80,10 @@ class Prefix:
         acc: what came before the block.
     """
 
-    name: str = field(metadata=_MAKES)
-    total: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_READS)
-    acc: str = field(metadata=_READS)
+    name: str = field(metadata=MAKES)
+    total: str = field(metadata=MAKES)
+    arg: str = field(metadata=READS)
+    acc: str = field(metadata=READS)
     monoid: Monoid
     over: Axis = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
@@ -113,11 +106,11 @@ class Rank:
         acc: the ranking so far, values and places.
     """
 
-    name: str = field(metadata=_MAKES)
-    places: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_READS)
-    numbers: str = field(metadata=_READS)
-    acc: tuple[str, str] = field(metadata=_OVERWRITES)
+    name: str = field(metadata=MAKES)
+    places: str = field(metadata=MAKES)
+    arg: str = field(metadata=READS)
+    numbers: str = field(metadata=READS)
+    acc: tuple[str, str] = field(metadata=OVERWRITES)
     over: Axis | None = field(metadata=AXES)
     rank: Axis | None = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
@@ -131,25 +124,11 @@ class Rank:
         return 1 if self.rank is None else self.rank.space.size({})
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The element numbers along the current block of `axis`, a vector of int64; of a `unit` map the one number, a scalar."""
-
-    name: str = field(metadata=_MAKES)
-    axis: Axis = field(metadata=AXES)
-    unit: bool = False
-
-    @property
-    def dims(self) -> tuple[Axis, ...]:
-        """The axes of the item."""
-        return () if self.unit else (self.axis,)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(ExactNumbers):
     """A number, a scalar item."""
 
-    name: str = field(metadata=_MAKES)
+    name: str = field(metadata=MAKES)
     value: Number
     dtype: DType
 
@@ -158,7 +137,7 @@ class Literal(ExactNumbers):
 class Extent:
     """The number of elements of `space`, a scalar item; with `axis`, a map's around it, of that one's current block."""
 
-    name: str = field(metadata=_MAKES)
+    name: str = field(metadata=MAKES)
     space: Space
     dtype: DType
     axis: Axis | None = field(default=None, metadata=AXES)
@@ -168,8 +147,8 @@ class Extent:
 class Fill(ExactNumbers):
     """The item with `value` in the elements beyond its valid extent."""
 
-    name: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_SHARES)
+    name: str = field(metadata=MAKES)
+    arg: str = field(metadata=SHARES)
     value: float
 
 
@@ -177,8 +156,8 @@ class Fill(ExactNumbers):
 class Stage:
     """A copy of an item in local memory, dense, with its last axis of `dims` innermost; values are unchanged."""
 
-    name: str = field(metadata=_MAKES)
-    arg: str = field(metadata=_COPIES)
+    name: str = field(metadata=MAKES)
+    arg: str = field(metadata=COPIES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     layout: Layout
 
@@ -192,9 +171,9 @@ class Join:
         axes: (axis of `first`, the axis of `rest` that it is in the whole), for all that differ; first those along which they join.
     """
 
-    name: str = field(metadata=_MAKES)
-    first: str = field(metadata=_READS)
-    rest: str = field(metadata=_READS)
+    name: str = field(metadata=MAKES)
+    first: str = field(metadata=READS)
+    rest: str = field(metadata=READS)
     axes: tuple[tuple[Axis, Axis], ...] = field(metadata=AXES)
 
 
@@ -209,7 +188,7 @@ class Buffer:
         dims: those of them that items have. An item that lacks an axis lies at the first element of its block.
     """
 
-    name: str = field(metadata=_MAKES)
+    name: str = field(metadata=MAKES)
     axes: tuple[Axis, ...] = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
@@ -224,12 +203,12 @@ class Load:
     subscripts for axes that no map iterates; others are maps' feeds.
     """
 
-    name: str = field(metadata=_MAKES)
-    memory: str = field(metadata=_READS)
+    name: str = field(metadata=MAKES)
+    memory: str = field(metadata=READS)
     at: tuple[Subscript, ...] = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
     dtype: DType
-    indices: tuple[str, ...] = field(default=(), metadata=_READS)
+    indices: tuple[str, ...] = field(default=(), metadata=READS)
     location: Location | None = None
     masked: bool = False
 
@@ -238,8 +217,8 @@ class Load:
 class Store:
     """Put the valid elements of the item `value` into `memory` at `at`, a subscript for each of its axes."""
 
-    memory: str = field(metadata=_READS)
-    value: str = field(metadata=_READS)
+    memory: str = field(metadata=READS)
+    value: str = field(metadata=READS)
     at: tuple[Subscript, ...] = field(metadata=AXES)
 
     @property
@@ -432,6 +411,7 @@ BlockNode: TypeAlias = (
     | Prefix
     | Rank
     | Index
+    | Bounded
     | Literal
     | Extent
     | Fill

@@ -13,6 +13,7 @@ from typing import get_args
 from weft.block.program import (
     BlockNode,
     BlockProgram,
+    Bounded,
     Extent,
     Graph,
     Load,
@@ -222,5 +223,5 @@ def spaces(program: BlockProgram) -> tuple[Space, ...]:
             seen.setdefault(axis.space)
     for node in maps(program.graph):
         seen.setdefault(node.axis.space)
-    seen.update(dict.fromkeys(n.space for n in every(program.graph.nodes) if isinstance(n, Extent)))
+    seen.update(dict.fromkeys(n.space for n in every(program.graph.nodes) if isinstance(n, Bounded | Extent)))
     return tuple(seen)

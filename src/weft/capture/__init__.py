@@ -6,6 +6,7 @@ come of it, and a reason, with the user's line, for everything that is left to P
 raises: what it cannot take is `Captured.refused`.
 """
 
+from weft.capture.calls import may_view
 from weft.capture.captured import (
     Captured,
     Fallback,
@@ -58,6 +59,7 @@ __all__ = [
     "in_order",
     "laid_out",
     "location_of",
+    "may_view",
     "refusal",
     "refused_at_once",
     "runnable",

@@ -47,6 +47,13 @@ def written_by(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[s
     return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}.values())
 
 
+def may_view(func: OpOverload[..., Any]) -> bool:
+    """Tells whether what a call gives may be a view of an argument, or the argument: what PyTorch composes may give one back."""
+    returns = cast("Any", func)._schema.returns  # noqa: SLF001 - no public name
+    viewing = any(r.alias_info is not None for r in returns)
+    return viewing or func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Counts how often PyTorch wrote into the memory of a tensor; 0 where it does not count."""
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - no public name

@@ -1,7 +1,8 @@
 """Calls that write, recorded as calls that give new values.
 
-What is written into a whole tensor is its value from then on. A write into a part of a tensor is a call into PyTorch (`Effect`), as
-is a call that writes into several arguments, or not into its first: it gives anew the tensors whose memory it is.
+What is written into a whole tensor is its value from then on. A write into a part of a tensor that the graph made gives that tensor
+anew, each element of the part or not. Into memory that was there before PyTorch writes (`Effect`), and where a call writes into
+several arguments, or not into its first: that gives anew the tensors whose memory it is.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from weft.capture.memory import STRIDED, Effect, Written, storage_of
 from weft.capture.parts import PARTS
 from weft.capture.recording import Meaning
 from weft.capture.sizes import expression
+from weft.capture.stores import STORES
 from weft.capture.tape import Tape
+from weft.capture.written_parts import with_part
 from weft.errors import UnsupportedError
 
 _ATEN: Any = torch.ops.aten
+_UNWRITTEN = frozenset(
+    f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+)
+"""Operations that give memory as it is."""
 InParts: TypeAlias = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Records a call as those that it consists of, and returns what they give; or records nothing, and returns NotImplemented."""
 
@@ -70,12 +77,12 @@ class InPlaceCalls:
                 pass  # as Python has it in x[0] += y: what has been added to is then put where it already is
             elif self._rather_in_place(func, functional, target, args):
                 self.tape.memory.may_write(target)
-                self._write_into(target, func, args[1:], kwargs)
+                self._write_into(target, func, args[1:], kwargs, in_parts)
             else:
                 self.tape.memory.may_write(target)
                 self._replace(func, functional, target, args, kwargs, in_parts)
                 if place.steps:
-                    self._write_into(target, _ATEN.copy_.default, (target,), {})
+                    self._write_into(target, _ATEN.copy_.default, (target,), {}, in_parts)
                 else:
                     self.tape.memory.wrote(target)
                 self.tape.memory.current(target)
@@ -154,6 +161,8 @@ class InPlaceCalls:
             return bool(place.steps) or id(source) in self.tape.inputs
         if packet in {"aten.fill_", "aten.zero_"}:
             return bool(place.steps)
+        if str(functional) in STORES:
+            return True
         known = self.meaning(str(functional.overloadpacket)) is not None or str(functional) in PARTS
         return not (known or draws(func, args, {}))
 
@@ -193,7 +202,12 @@ class InPlaceCalls:
         return source
 
     def _write_into(
-        self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        target: torch.Tensor,
+        op: OpOverload[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        in_parts: InParts,
     ) -> None:
         """Records `op`, in place on `target`, as a change of the tensor whose memory that is.
 
@@ -202,6 +216,8 @@ class InPlaceCalls:
         """
         place = self.tape.memory.place(target)
         base, into = place.base, self.tape.inputs.get(id(place.base))
+        if into is None and self._anew(target, op, args, in_parts):
+            return
         looks = [str(call.overloadpacket) for call, _ in place.calls]
         row_major = packed(base)
         if into is None and not row_major and not STRIDED.issuperset(looks):
@@ -211,6 +227,47 @@ class InPlaceCalls:
         self.tape.renew(base, Effect(op, ((0, place.calls),), (row_major,)), held, into)
         self.tape.memory.wrote(base)
         self.tape.memory.current(base)
+
+    def _anew(self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], in_parts: InParts) -> bool:
+        """Records anew the tensor into a part of which `op` writes; False, and nothing is recorded, where that is not known."""
+        place, undo = self.tape.memory.place(target), self.tape.mark()
+        try:
+            value = self._put(op, args, target)
+            whole = self._begun(place.base)
+            made = NotImplemented if value is None else with_part(self.tape, whole, place.steps, value, in_parts)
+            if made is NotImplemented:
+                self.tape.undo(undo)
+                return False
+            self.tape.renew(place.base, _ATEN.clone.default, ((self.tape.placeheld(made),), {}))
+        except UnsupportedError:
+            self.tape.undo(undo)
+            return False
+        self.tape.memory.wrote(place.base)
+        self.tape.memory.current(place.base)
+        return True
+
+    def _begun(self, base: torch.Tensor) -> torch.Tensor:
+        """Returns `base`, or where nothing was written into it yet, zeros: what it holds is read by nothing that means anything."""
+        slot = self.tape.placeheld(base)
+        made = next((call for call in reversed(self.tape.calls) if slot in call.results), None)
+        if made is None or made.packet not in _UNWRITTEN:
+            return base
+        zero = self.tape.record(_ATEN.full.default, ((), 0), {"dtype": base.dtype, "device": base.device})
+        return self.tape.record(_ATEN.expand.default, (zero, base.shape), {})
+
+    def _put(self, op: OpOverload[..., Any], args: Sequence[Any], target: torch.Tensor) -> torch.Tensor | None:
+        """Records what `op` puts in place of `target`, whatever that is; None where it is something else."""
+        kind = {"dtype": target.dtype, "device": target.device}
+        match str(op), args:
+            case "aten.copy_.default", (torch.Tensor() as source, *_):
+                return self._copied(source, target)
+            case "aten.fill_.Scalar", (value,):
+                made = self.tape.record(_ATEN.full.default, ((), value), kind)
+            case "aten.zero_.default", _:
+                made = self.tape.record(_ATEN.full.default, ((), 0), kind)
+            case _:
+                return None
+        return self.tape.record(_ATEN.expand.default, (made, target.shape), {})
 
     def _reshape(
         self, functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.picks import CHECK
 from weft.capture.recording import Slot
 from weft.capture.sizes import expression
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg, Lit, apply
 
 _INDICES = (DType.int64, DType.int32)
 
@@ -67,7 +69,21 @@ def _index(b: Builder, a: Arguments) -> Ref:
     return b.lookup(ref, found, a.location)
 
 
+def _in_range(b: Builder, a: Arguments) -> Ref:
+    """Gives the indices themselves, which a kernel checks where it reads them."""
+    index, size = _integers(a.ref("index")), a.size(a.plain("size"))
+    if size == 0:
+        raise UnsupportedError("no integer is an index of a dimension without elements")
+    if not a.has("ignored"):
+        return b.cast(b.bounded(index, size, a.location), a.dtype, None, a.location)
+    ignored = apply("eq", Arg(0), Lit(a.integer("ignored")))
+    some = b.elementwise(apply("where", ignored, Lit(0), Arg(0)), (index,), index.dtype, a.location)
+    made = b.cast(b.bounded(some, size, a.location), a.dtype, None, a.location)
+    return b.elementwise(apply("where", ignored, Arg(0), Arg(1)), (index, made), a.dtype, a.location)
+
+
 LOOKUPS: dict[str, Handler] = {
+    CHECK: _in_range,
     "aten.embedding": _embedding,
     "aten.gather": _gather,
     "aten.index": _index,

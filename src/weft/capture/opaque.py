@@ -12,6 +12,7 @@ from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.arguments import dtype_of, hint
+from weft.capture.calls import may_view
 from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
 from weft.capture.describe import first, splits
 from weft.capture.flags import flagged
@@ -167,7 +168,9 @@ class OpaqueCalls:
         values = self.values
         source = call.reads()[0]
         memory = storage_of(values.fakes[source])
-        viewing = all(s is None or storage_of(values.fakes[s]) == memory for s in call.results)
+        viewing = may_view(call.target) and all(
+            s is None or storage_of(values.fakes[s]) == memory for s in call.results
+        )
         if viewing and (call.pinned or source in values.theirs or source in values.pinned):
             return True
         if viewing and (call.packet in STRIDED or splits(values.fakes[source], values.fakes[first(call.results)])):

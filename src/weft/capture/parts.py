@@ -13,6 +13,7 @@ import torch
 from weft.capture.layers import LAYERS
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import STATISTICS, dims_of, widened
+from weft.capture.stores import COUNTS, STORES
 
 
 def _attention(
@@ -333,5 +334,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
     **STATISTICS,
+    **COUNTS,
+    **STORES,
 }
 """By overload; NotImplemented leaves the call whole."""

@@ -46,8 +46,8 @@ _LIBRARY.impl("in_range", _in_range, "CPU")
 _LIBRARY.impl("in_range", _in_range_of_fakes, "Meta")
 
 
-def _checked(index: torch.Tensor, size: int, dim: int, ignored: int | None = None) -> torch.Tensor:
-    """Calls into PyTorch so that it fails where eager does: no place is equal to an index that does not exist."""
+def checked(index: torch.Tensor, size: int, dim: int, ignored: int | None = None) -> torch.Tensor:
+    """Returns `index`, which fails where eager does: no place is equal to an index that does not exist."""
     return torch.ops.weft.in_range(index, size, dim, ignored)
 
 
@@ -64,7 +64,7 @@ def _gather(tensor: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad:
     wanted = [1 if d == dim else size for d, size in enumerate(tensor.shape)]
     if not all(statically_known_true(n == m) for n, m in zip(index.shape, wanted, strict=True)):
         return NotImplemented
-    here = _places(tensor, dim) == _checked(index.long(), tensor.shape[dim], dim)
+    here = _places(tensor, dim) == checked(index.long(), tensor.shape[dim], dim)
     return torch.where(here, tensor, 0).sum(dim, keepdim=True, dtype=tensor.dtype)
 
 
@@ -83,7 +83,7 @@ def _nll_loss(
     if weight is not None and not statically_known_true(weight.numel() == scores.shape[dim]):
         return NotImplemented  # the product below would repeat a single weight
     kept = target != ignore_index
-    named = _checked(target.long(), scores.shape[dim], dim, ignore_index)
+    named = checked(target.long(), scores.shape[dim], dim, ignore_index)
     here = _places(scores, dim) == torch.where(kept, named, -1).unsqueeze(dim)
     wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
     if weight is None:

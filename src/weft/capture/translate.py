@@ -23,12 +23,12 @@ from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
-from weft.capture.picks import CHECK
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
 from weft.capture.scans import SCANS
 from weft.capture.sizes import expression
+from weft.capture.stores import MANY
 from weft.capture.values import Values
 from weft.capture.views import VIEWS
 from weft.capture.windows import WINDOWS
@@ -179,7 +179,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(unsupported(call.packet))
+            raise UnsupportedError(MANY.get(call.packet) or unsupported(call.packet))
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)
@@ -215,8 +215,6 @@ class _Translation:
                 raise UnsupportedError("it draws random numbers")
             case _ if call.pinned:
                 raise UnsupportedError("its result shares memory with an input or another output")
-            case _ if call.packet == CHECK:
-                raise UnsupportedError("PyTorch checks that each index exists")
             case _:
                 pass
 

@@ -16,6 +16,7 @@ from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
     BlockType,
+    Bounded,
     Collapse,
     Dot,
     Graph,
@@ -180,6 +181,8 @@ class _Walk:
                     self.found[node.name] = _elementwise(node, values, stored, along=node.name in along)
                 case Dot():
                     self.found[node.name] = _product(node, values)
+                case Bounded(dims=dims):
+                    self.found[node.name] = ElementLoop(1.0, (0,) * len(dims), None, along=False)
                 case _ if copied(node) is None and operands(node):
                     axes = worked_axes(node, lambda name: types[name].dims)
                     self.found[node.name] = ElementLoop(_SORTING, (0,) * len(axes), None, along=False)

@@ -16,6 +16,7 @@ from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
+    Bounded,
     Buffer,
     Collapse,
     Dot,
@@ -179,6 +180,9 @@ class _Walk:
                 region.vectors.append((self.lanes_of(item.dims, lanes), 1.0 if monoid is Monoid.sum else SELECT))
                 region.reductions.append(_reduction(rest, over, item, lanes))
                 values[name] = _Value(name, rest, item.dtype.accumulator)
+            case Bounded(name, _, _, dims):
+                region.vectors.append((self.lanes_of(dims, lanes), 2 * SELECT))
+                values[name] = _Value(name, dims, DType.int64)
             case Fill(name, arg, value):
                 item = values[arg]
                 if item.raw and exactly_equal(value, 0.0):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weft.block.check import infer
 from weft.block.places import Place
-from weft.block.program import BlockProgram, BlockType, Extent, Map
+from weft.block.program import BlockProgram, BlockType, Bounded, Extent, Map
 from weft.block.scope import Scope
 from weft.block.size import spaces_of
 from weft.block.walk import every
@@ -30,7 +30,7 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
             spaces.setdefault(node.axis.space)
             limits = node.range.bounds(node.axis.space, node.tile)
             spaces.update(dict.fromkeys((*spaces_of(limits.start), *spaces_of(limits.stop))))
-        elif isinstance(node, Extent):
+        elif isinstance(node, Bounded | Extent):
             spaces.setdefault(node.space)
     return tuple(s.name for s in spaces if s.fixed is None)
 

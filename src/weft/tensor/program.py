@@ -15,6 +15,7 @@ from typing import TypeAlias, assert_never
 
 from weft.errors import Location
 from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import ExactNumbers, Number, Scalar, show
 
@@ -262,42 +263,6 @@ Node: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """The size of `space` follows from that of `source`: what `[start:stop:step]` leaves of it, `times` over; and `plus` elements
-    and all those of the `others` more.
-    """
-
-    space: Space
-    source: Space
-    start: int | None = None
-    stop: int | None = None
-    step: int = 1
-    times: int = 1
-    plus: int = 0
-    others: tuple[Space, ...] = ()
-
-    @property
-    def sources(self) -> tuple[Space, ...]:
-        """The spaces that the size follows from."""
-        return (self.source, *self.others)
-
-    def size(self, source: int, *others: int) -> int:
-        """Returns the number of elements, where `source`, and the `others`, have that many."""
-        part = len(range(*slice(self.start, self.stop, self.step).indices(source)))
-        return self.times * part + self.plus + sum(others)
-
-    def size_in(self, sizes: Mapping[str, int]) -> int:
-        """Returns the number of elements, given the `sizes` of spaces by name."""
-        return self.size(*(space.size(sizes) for space in self.sources))
-
-    @property
-    def backwards(self) -> Derived | None:
-        """The rule from `space` to `source`, where it has a number of elements for each of the source's."""
-        whole = (self.start, self.stop, self.step, self.plus, self.others) == (None, None, 1, 0, ())
-        return Derived(self.source, self.space, step=self.times) if whole else None
-
-
 @dataclass(frozen=True)
 class TensorProgram:
     """`nodes` in an order in which every value is defined before it is used; `outputs` name values.
@@ -391,13 +356,18 @@ class TensorProgram:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def tables(self) -> frozenset[str]:
+        """Names what is looked up in, but for the numbers of an axis: what is found among these is the index itself."""
+        counted = {node.name for node in self.nodes if isinstance(node, Iota)}
+        return frozenset(node.source for node in self.nodes if isinstance(node, Lookup)) - counted
+
+    @cached_property
     def numbers(self) -> frozenset[str]:
         """Names what is made of numbers, sizes and indices alone, if it is no float or has no axes: a mask above all.
 
-        A table of sines is not among them, nor what is looked up in, which is to lie in memory.
+        A table of sines is not among them, nor what is looked up in (`tables`), which is to lie in memory.
         """
-        found = set[str]()
-        tables = {node.source for node in self.nodes if isinstance(node, Lookup)}
+        found, tables = set[str](), self.tables
         for node in self.nodes:
             match node:
                 case _ if node.name in tables:

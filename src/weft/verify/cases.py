@@ -29,7 +29,7 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
-from weft.verify.inputs import deciding, indices_below, reads_inside
+from weft.verify.inputs import deciding, indices_below, reached, reads_inside
 from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
@@ -289,14 +289,15 @@ def fitted(
     chosen = {name: size for name, size in wanted.items() if name not in program.following}
     least = {name: min(size, _LEAST) for name, size in chosen.items()}
     for name in layout.slots:
-        if name in chosen:
+        if name in chosen and name not in whole:
             # So many more, not so many: a number that blocks divide would leave no rest.
             chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
             least[name] = len(REGIMES) if not whole else _LEAST
     if (
         not layout.slots
     ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
-        chosen |= {name: 2 * size + 3 for name, size in chosen.items() if name not in reduced_spaces(program)}
+        free = chosen.keys() - reduced_spaces(program) - set(whole)
+        chosen |= {name: 2 * chosen[name] + 3 for name in free}
     chosen = _grown(program, {name: allowed(name, size) for name, size in chosen.items()}, allowed)
     least |= {name: chosen[name] for name in whole if name in chosen}
     sizes, summed, runs = _taken(program, chosen), reduced_spaces(program), _runs(program)
@@ -308,14 +309,22 @@ def fitted(
     while sizes is not None and _points(runs, sizes) > most:
         room = {name: fewer for name in chosen if chosen[name] > least[name] and (fewer := smaller(name))}
         if not room:
-            return sizes if _points(runs, sizes) <= at_most else None
+            return _roomy(program, chosen, sizes, allowed) if _points(runs, sizes) <= at_most else None
         name = max(room.keys() & set(layout.slots) or room.keys() - summed or room, key=chosen.__getitem__)
         taken = _taken(program, chosen | {name: room[name]})
         if taken is None:  # what follows from it would have no elements
             least[name] = chosen[name]
         else:
             sizes, chosen[name] = taken, room[name]
-    return sizes
+    return None if sizes is None else _roomy(program, chosen, sizes, allowed)
+
+
+def _roomy(
+    program: TensorProgram, chosen: Mapping[str, int], sizes: dict[str, int], allowed: Callable[[str, int], int]
+) -> dict[str, int]:
+    """Returns `sizes`, which follow from those `chosen`, with what is looked up in as long as indices made of sizes reach."""
+    short = {name: allowed(name, n) for name, n in reached(program, sizes).items() if n > chosen.get(name, n)}
+    return (_taken(program, {**chosen, **short}) or sizes) if short else sizes
 
 
 def _grown(program: TensorProgram, chosen: Mapping[str, int], allowed: Callable[[str, int], int]) -> dict[str, int]:

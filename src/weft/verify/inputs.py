@@ -24,6 +24,7 @@ from weft.tensor.program import (
     Iota,
     Lookup,
     Monoid,
+    Opaque,
     Ranking,
     Reduction,
     Reindex,
@@ -130,17 +131,43 @@ def reads_inside(program: TensorProgram, inputs: Mapping[str, Array], sizes: Map
 
     inputs: by name, all that this is computed of.
     """
-    values, wanted = program.values(), list[tuple[str, int]]()
+    wanted = _said(program)
+    found = _evaluated(program, [name for name, _ in wanted], inputs, sizes)
+    return all(np.all((v >= 0) & (v < space.size(sizes))) for v, (_, space) in zip(found, wanted, strict=True))
+
+
+def reached(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Finds how long the dimensions must be in which `program` reads where sizes alone say, by name of the space."""
+    sourced = {n.name for n in program.inputs}
+    for node in program.nodes:
+        if isinstance(node, Opaque) or not sourced.isdisjoint(uses(node)):
+            sourced.add(node.name)
+    wanted = [(name, space) for name, space in _said(program) if name not in sourced]
+    found: dict[str, int] = {}
+    for (_, space), indices in zip(wanted, _evaluated(program, [name for name, _ in wanted], {}, sizes), strict=True):
+        found[space.name] = max(found.get(space.name, 1), int(np.max(indices, initial=0)) + 1)
+    return found
+
+
+def _said(program: TensorProgram) -> list[tuple[str, Space]]:
+    """Lists the values that say where `program` reads, each with the space of the dimension."""
+    values, found = program.values(), list[tuple[str, Space]]()
     for node in (n for n in program.nodes if isinstance(n, Lookup) and not n.masked):
         pairs = zip(node.index, values[node.source].axes, strict=True)
-        wanted += [(index.value, axis.space.size(sizes)) for index, axis in pairs if isinstance(index, Use)]
-    asked = remove_dead(replace(program, outputs=tuple(name for name, _ in wanted), output_dims=()))
+        found += [(index.value, axis.space) for index, axis in pairs if isinstance(index, Use)]
+    return found
+
+
+def _evaluated(
+    program: TensorProgram, wanted: Sequence[str], inputs: Mapping[str, Array], sizes: Mapping[str, int]
+) -> tuple[Array, ...]:
+    """Computes the values `wanted`, which no more of `inputs` need be there for than they are made of."""
+    asked = remove_dead(replace(program, outputs=tuple(wanted), output_dims=()))
     read = {name for n in asked.nodes for name in uses(n)}.union(asked.outputs)
     asked = replace(asked, inputs=tuple(n for n in asked.inputs if n.name in read))
     given = {n.name: inputs[n.name] for n in asked.inputs}
     with np.errstate(all="ignore"):
-        found = evaluate(asked, given, Fp64Domain(), sizes=sizes) if wanted else ()
-    return all(np.all((v >= 0) & (v < size)) for v, (_, size) in zip(found, wanted, strict=True))
+        return evaluate(asked, given, Fp64Domain(), sizes=sizes) if wanted else ()
 
 
 def deciding(programs: Sequence[TensorProgram]) -> dict[str, tuple[Space, ...]]:

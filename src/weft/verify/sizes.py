@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar, cast
 
 from weft.block.places import Place
-from weft.block.program import BlockProgram, Graph, Index, Literal, Load, Map, Pointwise, Rank
+from weft.block.program import BlockProgram, Bounded, Graph, Index, Literal, Load, Map, Pointwise, Rank
 from weft.block.ranges import Band, Part, Remainder, Segment, Within
 from weft.block.rename import rename_program_axes
 from weft.block.walk import every, maps, spaces
@@ -258,13 +258,15 @@ def _stretches(node: Map) -> int:
 
 
 def _looked_up(graph: Graph, lists: Mapping[str, tuple[Axis, ...]]) -> set[str]:
-    """Returns the spaces in which indices say where `graph` reads, by name, given the axes of the lists that it sees."""
+    """Returns the spaces that `graph` has indices of, by name, given the axes of the lists that it sees."""
     found: set[str] = set()
     for node in graph.nodes:
         match node:
             case Map():
                 inner = {f.inner: lists[f.outer] for f in node.inputs if f.outer in lists}
                 found |= _looked_up(node.body, inner)
+            case Bounded(space=space):
+                found.add(space.name)
             case Load(memory=memory, at=at) if memory in lists:
                 pairs = zip(lists[memory], at, strict=False)
                 found |= {axis.space.name for axis, subscript in pairs if subscript.index is not None}

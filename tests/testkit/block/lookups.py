@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Contraction, Elementwise, Extent, Input, Lookup, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.program import (
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Lookup,
+    Monoid,
+    Reduction,
+    TensorProgram,
+    Use,
+)
 from weft.tensor.scalar import Arg, Lit, apply
 
 M, N, V, D, U = (Axis(n, Space(n.upper())) for n in "mnvdu")
@@ -53,4 +64,19 @@ def multiplied(dtype: DType = F32) -> TensorProgram:
     return TensorProgram(inputs, nodes, ("o",))
 
 
-ALL = {"table": table, "elements": elements, "several": several, "multiplied": multiplied}
+def stored(dtype: DType = F32) -> TensorProgram:
+    """Adds each row of x to the row of w that the index in i names: a sum of comparisons, and no element is looked up."""
+    inputs = (Input("w", (V, D), dtype), Input("i", (M,), I64), Input("x", (M, D), dtype))
+    each = apply("where", apply("eq", Arg(0), Arg(1)), Arg(2), Lit(0.0))
+    uses = (Use("n", (V,)), Use("r", (M,)), Use("x", (M, D)))
+    nodes = (
+        Iota("n", (V,), I64),
+        Lookup("r", (M,), I64, "n", (Use("i", (M,)),)),
+        Elementwise("y", (V, D, M), dtype.accumulator, each, uses),
+        Reduction("s", (V, D), dtype.accumulator, Monoid.sum, Use("y", (V, D, M)), (M,)),
+        Elementwise("o", (V, D), dtype.accumulator, ADD, (Use("w", (V, D)), Use("s", (V, D)))),
+    )
+    return TensorProgram(inputs, nodes, ("o",))
+
+
+ALL = {"table": table, "elements": elements, "several": several, "multiplied": multiplied, "stored": stored}

@@ -23,6 +23,7 @@ from weft.block.program import (
     BlockNode,
     BlockProgram,
     BlockType,
+    Bounded,
     Broadcast,
     Dot,
     Extent,
@@ -334,7 +335,7 @@ def _with_spaces(graph: Graph, new: Mapping[Space, Space]) -> Graph:
 
     def node(of: BlockNode) -> BlockNode:
         match of:
-            case Extent():
+            case Bounded() | Extent():
                 return replace(of, space=new.get(of.space, of.space))
             case Map(state=None):
                 return replace(of, body=_with_spaces(of.body, new))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from weft.block.program import BlockNode, BlockProgram, BlockType, Dot, Extent, Graph, Map, Pointwise, sealed
+from weft.block.program import BlockNode, BlockProgram, BlockType, Bounded, Dot, Extent, Graph, Map, Pointwise, sealed
 from weft.block.rename import rename_body, rename_program_axes, rename_values, values_of
 from weft.block.walk import maps, operands, results
 from weft.tensor.axes import Axis, Space
@@ -98,4 +98,4 @@ def _renamed_loops(graph: Graph, names: dict[str, str]) -> Graph:
 
 
 def _renamed_spaces(graph: Graph, spaces: dict[Space, Space]) -> Graph:
-    return _each(graph, lambda n: replace(n, space=spaces[n.space]) if isinstance(n, Extent) else n)
+    return _each(graph, lambda n: replace(n, space=spaces[n.space]) if isinstance(n, Bounded | Extent) else n)

@@ -103,7 +103,7 @@ def settled(reference: Any, given: Inputs, dtype: torch.dtype) -> Tensor | float
 
     What lies nearer together than numbers of type `dtype` tell apart, rounding decides, in eager too. 1 where there is no router.
     """
-    if not hasattr(getattr(reference, "config", None), "num_local_experts"):
+    if not hasattr(getattr(reference, "config", None), "num_experts_per_tok"):
         return 1.0
     clear = torch.ones(given["input_ids"].shape, dtype=torch.bool)
     for logits in reference(**given, output_router_logits=True).router_logits:

@@ -161,6 +161,67 @@ def without_attention(model: type[nn.Module]) -> Callable[[str], nn.Module]:
     return lambda _: model()
 
 
+def distilbert(attention: str) -> nn.Module:
+    """An encoder of fewer parts."""
+    sizes = {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": INNER}
+    return hub.DistilBertModel(hub.DistilBertConfig(vocab_size=WORDS, attn_implementation=attention, **sizes))
+
+
+def clip(attention: str) -> nn.Module:
+    """An encoder of words and one of pictures."""
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+    }
+    config = hub.CLIPConfig(
+        text_config={**sizes, **ENDS, "vocab_size": WORDS},
+        vision_config={**sizes, "image_size": 32, "patch_size": 8},
+        attn_implementation=attention,
+    )
+    return hub.CLIPModel(config)
+
+
+def whisper(attention: str) -> nn.Module:
+    """An encoder of sounds, which begins with convolutions, and a decoder."""
+    sizes = {
+        f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in (("layers", LAYERS), ("ffn_dim", INNER))
+    }
+    sizes |= {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "d_model": WIDTH, "num_mel_bins": 20}
+    longest = {"max_source_positions": 32, "max_target_positions": 64}
+    config = hub.WhisperConfig(
+        vocab_size=WORDS, attn_implementation=attention, decoder_start_token_id=1, **sizes, **longest, **ENDS
+    )
+    return hub.WhisperModel(config)
+
+
+def swin(attention: str) -> nn.Module:
+    """An encoder of pictures in windows that are shifted."""
+    del attention
+    sizes = {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 16,
+        "depths": [2, 2],
+        "num_heads": [2, 4],
+        "window_size": 4,
+    }
+    return hub.SwinModel(hub.SwinConfig(**sizes))
+
+
+def sounds(batch: int, length: int) -> Inputs:
+    """Sounds of a fixed length, and words."""
+    words = torch.randint(3, WORDS, (batch, length))
+    return {"input_features": torch.randn(batch, 20, 64), "decoder_input_ids": words}
+
+
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": INNER,
+    "shared_expert_intermediate_size": INNER,
+}
 MODELS: dict[str, Model] = {
     "bert": Model(bert, padded),
     "gpt2": Model(gpt2, tokens, generates=True),
@@ -176,4 +237,10 @@ MODELS: dict[str, Model] = {
     "mistral": Model(decoder(hub.MistralConfig, hub.MistralForCausalLM, sliding_window=24), tokens, generates=True),
     "gemma": Model(decoder(hub.GemmaConfig, hub.GemmaForCausalLM, head_dim=16), tokens, generates=True),
     "phi": Model(decoder(hub.PhiConfig, hub.PhiForCausalLM), tokens, generates=True),
+    "gpt_neox": Model(decoder(hub.GPTNeoXConfig, hub.GPTNeoXForCausalLM), tokens, generates=True),
+    "qwen2_moe": Model(decoder(hub.Qwen2MoeConfig, hub.Qwen2MoeForCausalLM, **_EXPERTS), tokens, generates=True),
+    "distilbert": Model(distilbert, padded),
+    "clip": Model(clip, lambda batch, length: tokens(batch, length) | pictures(batch, 0)),
+    "whisper": Model(whisper, sounds),
+    "swin": Model(swin, pictures, attentions=("eager",)),
 }

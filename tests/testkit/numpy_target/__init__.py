@@ -155,6 +155,9 @@ class Body(KernelFrame[Writer]):
             case b.Index():
                 base, valid = self.scope[node.axis].base, self.scope[node.axis].valid
                 return f"np.asarray({base})" if node.unit else f"np.arange({base}, {plus(base, valid)})", node.dims
+            case b.Bounded():
+                last = f"{self.size(node.space)} - 1"
+                return f"np.clip({self.aligned(node.arg, node.dims)}, 0, {last})", node.dims
             case b.Literal():
                 return _carried(repr(node.value), node.dtype), ()
             case b.Extent():

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
-from weft.tensor.program import Derived, Extent, Input, Node, TensorProgram, uses
+from weft.tensor.derived import Derived
+from weft.tensor.program import Extent, Input, Node, TensorProgram, uses
 from weft.tensor.rename import with_axes, with_values
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from weft.block.program import (
     BlockNode,
     BlockType,
+    Bounded,
     Collapse,
     Dot,
     Extent,
@@ -30,7 +31,7 @@ from weft.emit.cpp.plan import Put
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, ListMemory, Panel, Value, resolved
 from weft.emit.ranges import Scope
 from weft.errors import InvalidProgramError
-from weft.tensor.axes import Axis
+from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 
 
@@ -79,6 +80,9 @@ class Body:
                 self.reductions.append(lazy)
             case Index():
                 self._lazy(node, (), node.dims, DType.int64)
+            case Bounded():
+                index = self.item(node.arg)
+                self.values[node.name] = Lazy(self._place(node.name, node.space), (index,), index.dims, DType.int64)
             case Literal() | Extent():
                 self._lazy(node, (), (), node.dtype)
             case Fill():
@@ -133,18 +137,22 @@ class Body:
         for subscript, stride, axis in zip(node.at, memory.strides, kind.lists, strict=True):
             if subscript.index is not None:
                 index = self.item(node.indices[subscript.index])
-                size = frame.size(axis.space)
-                if not node.masked:
-                    frame.looked_up[size] = None
-                    index = Lazy(IndexPlace(f"{node.name}_at", size), (index,), index.dims, DType.int64)
+                if node.masked:
+                    sizes.append(frame.size(axis.space))
                 else:
-                    sizes.append(size)
+                    index = Lazy(self._place(f"{node.name}_at", axis.space), (index,), index.dims, DType.int64)
                 places.append(index)
                 strides.append(stride)
         along = tuple(a for s in node.at for a in s.axes if a in node.dims)
         lying = part(frame, memory, node.at, along, self.scope)
         gather = Gather(node.name, lying, tuple(strides), node.location, tuple(sizes))
         self.values[node.name] = Lazy(gather, tuple(places), node.dims, node.dtype)
+
+    def _place(self, name: str, space: Space) -> IndexPlace:
+        """Return what makes an integer an index of `space`; that the kernel has such is noted."""
+        size = self.frame.size(space)
+        self.frame.looked_up[size] = None
+        return IndexPlace(name, size)
 
     def _lazy(
         self,

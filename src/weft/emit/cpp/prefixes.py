@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.block.program import Prefix
-from weft.emit.cpp import nests
+from weft.emit.cpp import nests, places
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.rankings import at_row, in_rows, stride
 from weft.emit.cpp.scalar import element
@@ -25,7 +25,7 @@ def prefix(body: Body, node: Prefix, accumulators: Mapping[str, Accumulator]) ->
         home = frame.array(node.name, node.dtype, nests.in_loops(scope, node.dims), scope)
     rows = tuple(a for a in node.dims if a != node.over)
     total = (
-        frame.array(node.total, acc.dtype, rows, scope) if rows else nests.variable(frame, node.total, acc.dtype, None)
+        frame.array(node.total, acc.dtype, rows, scope) if rows else places.variable(frame, node.total, acc.dtype, None)
     )
     frame.headers.add("scan.h")
     frame.location([node.location])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from weft.block.program import (
     BlockNode,
     BlockType,
+    Bounded,
     Buffer,
     Collapse,
     Dot,
@@ -77,6 +78,8 @@ class Body:
             case Extent(name, space, dtype, axis):
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 self._define(name, cast(size, COMPUTED[kind_of(dtype)]), (), dtype)
+            case Bounded(name, arg, space):
+                self.values[name] = self.place(arg, self.frame.size(space))
             case Buffer(name):
                 self.values[name] = MadeList(None)
             case Load():

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from weft.capture import RuntimeNumber
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Space
-from weft.tensor.program import Derived, TensorProgram
+from weft.tensor.derived import Derived
+from weft.tensor.program import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
-from torch._C import DispatchKey  # no public name
-
-from weft.capture import Captured, Effect, OpaqueCall, Piece, Written, apart
+from weft.capture import Captured, Effect, OpaqueCall, Piece, Written, apart, may_view
 from weft.plan.execute.runner import Runner
 from weft.plan.partition.partition import Task, TorchCall
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
@@ -91,12 +89,7 @@ class _Memory:
             return node.uses[0] in same
         if isinstance(target, Piece):
             return False
-        schema = cast("Any", target)._schema  # noqa: SLF001 - no public name
-        # What PyTorch has as a composition may give an argument back.
-        viewing = any(r.alias_info is not None for r in schema.returns) or target.has_kernel_for_dispatch_key(
-            DispatchKey.CompositeImplicitAutograd
-        )
-        return viewing and not set(same).isdisjoint(node.uses)
+        return may_view(target) and not set(same).isdisjoint(node.uses)
 
     def _is_apart(self, stage: Task, call: OpaqueCall) -> bool:
         return isinstance(stage, TorchCall) and (stage.name == call.name or self._goes_out(stage.name))

@@ -9,6 +9,7 @@ from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside
+from weft.tensor.program import Reindex, TensorProgram
 from weft.verify.cases import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
@@ -76,6 +77,15 @@ def sizes_that_are_numbers(judged: Judged) -> Sizes:
     }
 
 
+def _tied(program: TensorProgram) -> set[str]:
+    """Names the spaces whose sizes slices and splits bind: to others, or to be so large that what they show is there."""
+    values, found = program.values(), {space.name for rule in program.derived for space in (rule.source, rule.space)}
+    for node in (n for n in program.nodes if isinstance(n, Reindex)):
+        pairs = zip(node.index, values[node.source].axes, strict=True)
+        found |= {axis.space.name for index, axis in pairs if index.axis is None}
+    return found - program.following
+
+
 class _Choice:
     """The sizes `found` for a region."""
 
@@ -85,6 +95,8 @@ class _Choice:
         names = [s.name for s in judged.written.spaces()]
         roomy = [] if serving is None else [name for name in names if serving.at_least(name, 1) >= len(REGIMES)]
         self.found = Chosen(layout_of(judged.written, roomy=roomy))
+        example = judged.sizes
+        self._tied = {name: example[name] for name in _tied(judged.written) if name in example}
         applied = region.kernels[0].block_program
         near, far = most
         for chosen in edge_sizes(applied):
@@ -126,6 +138,13 @@ class _Choice:
             to.append(sizes)
 
     def _fit(self, limit: int, own: Sizes, whole: Collection[str] = ()) -> Sizes | None:
+        """Chooses sizes near those of loops, `own`; if they do not fit, what slices and splits bind is as in the example."""
+        found = self._fitted(limit, own, whole)
+        if found is not None or not self._tied:
+            return found
+        return self._fitted(limit, own | self._tied, {*whole, *self._tied})
+
+    def _fitted(self, limit: int, own: Sizes, whole: Collection[str]) -> Sizes | None:
         written, serving = self._judged.written, self._serving
         if serving is None:
             return fitted(written, own, self.found.layout, limit, whole)

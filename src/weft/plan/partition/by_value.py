@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.tensor.axes import Axis, Space
+from weft.tensor.derived import Derived
 from weft.tensor.forms import Form, Forms
-from weft.tensor.program import Derived, Input, Node, TensorProgram, uses
+from weft.tensor.program import Input, Node, TensorProgram, uses
 
 Agree: TypeAlias = Callable[[TensorProgram, TensorProgram], bool]
 _Dims: TypeAlias = tuple[tuple[Axis | None, ...], ...]

@@ -331,6 +331,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
     made = {n.name for n in program.nodes if not isinstance(n, Reindex | Opaque)}
+    tables = program.tables & made
     calls: dict[str, int] = {}
     for node in program.nodes:
         operands = uses(node)
@@ -338,7 +339,9 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         if isinstance(node, Opaque):
             own = max((depth[v] + 1 for v in operands), default=1)
             own = calls.setdefault(node.call, own)
-        elif isinstance(node, Reindex | Lookup) and node.source in made:
+        elif (isinstance(node, Reindex) and node.source in made) or (
+            isinstance(node, Lookup) and node.source in tables
+        ):
             own += depth[node.source] == own  # a part of what a region makes is read in memory
         elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
             own += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.block.check import infer
-from weft.block.program import BlockProgram, BlockType, Load
+from weft.block.program import BlockProgram, BlockType, Bounded, Load
 from weft.block.scope import Scope
 from weft.block.walk import every
 from weft.emit.calls import list_dims, size_names
@@ -51,7 +51,10 @@ def signature(
         )
         sizes.append(SizeSpec(space) if where is None else SizeSpec(space, *where))
     outputs = tuple(OutputSpec(tuple(map(size_of, dims[n])), types[n].dtype) for n in part.writes)
-    looks_up = any(isinstance(node, Load) and node.indices and not node.masked for node in every(part.nodes))
+    looks_up = any(
+        isinstance(node, Bounded) or (isinstance(node, Load) and node.indices and not node.masked)
+        for node in every(part.nodes)
+    )
     return KernelSignature(name, reads, tuple(sizes), outputs, given(part), looks_up)
 
 

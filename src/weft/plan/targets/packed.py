@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.block import edges, places, ranges, subscripts
+from weft.block import edges, indices, places, ranges, subscripts
 from weft.block import program as block
 from weft.cascade import Approximation
 from weft.cost import Cost
@@ -21,7 +21,7 @@ from weft.plan.partition.partition import Cut, Region, TorchCall
 from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.target import Target
-from weft.tensor import axes, program, scalar
+from weft.tensor import axes, derived, program, scalar
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Step
@@ -53,7 +53,7 @@ def _forms_of(module: Any) -> list[type]:
 _FORMS: tuple[type, ...] = (
     *(
         form
-        for module in (axes, scalar, program, block, edges, places, ranges, subscripts)
+        for module in (axes, derived, scalar, program, block, edges, indices, places, ranges, subscripts)
         for form in _forms_of(module)
     ),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),

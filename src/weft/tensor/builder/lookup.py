@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Axis, present
-from weft.tensor.builder.base import Ref
+from weft.tensor.builder.base import Ref, SizeOrAxis
 from weft.tensor.builder.view import Views
 from weft.tensor.domain import ZERO
 from weft.tensor.dtypes import DType
@@ -99,6 +99,14 @@ class Lookups(Views):
             found.append(self._pointwise(rest, (index,), DType.int64, location))
             index = self._pointwise(quotient, (index,), DType.int64, location)
         return [index, *reversed(found)]
+
+    def bounded(self, index: Ref, size: SizeOrAxis, location: Location | None = None) -> Ref:
+        """Returns the integers `index`, int64, as indices of a dimension of that size: as all indices, they are checked.
+
+        Raises:
+            UnsupportedError: the size is 1, or the dimensions of `index` are merged.
+        """
+        return self.lookup(self.iota(size), [index], location)
 
     def from_the_end(self, index: Ref, size: Axis | None, location: Location | None = None) -> Ref:
         """Returns `index`, int64, with what is negative counted from the end of a dimension as long as the axis `size`."""

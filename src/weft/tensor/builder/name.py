@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
 from weft.tensor.builder.unify import Spaces
-from weft.tensor.program import Derived, Extent, Input, Node, TensorProgram, axes_of
+from weft.tensor.derived import Derived
+from weft.tensor.program import Extent, Input, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes
 
 _LETTERS = "MKNDLPQRST"

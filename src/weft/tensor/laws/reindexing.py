@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 from weft.tensor.axes import Affine, Axis, Space
+from weft.tensor.derived import Derived
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import Draft
 from weft.tensor.passes import tensor_pass
@@ -14,7 +15,6 @@ from weft.tensor.program import (
     Cast,
     Constant,
     Contraction,
-    Derived,
     Elementwise,
     Extent,
     Input,

@@ -1,0 +1,71 @@
+"""What a lowering puts at the heart of a nest of maps, and what the nest's maps see of its operands (Blockbuster, Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from weft.block.edges import Broadcast, Iterate
+from weft.block.program import Access, BlockNode, Load, Pointwise, Prefix
+from weft.block.subscripts import Subscript
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Cast, Elementwise, Lookup, Monoid, Scan, Use
+from weft.tensor.scalar import Apply, Arg, Convert, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The functional operators at the heart of one nest: `make(axes made, operand names, result name)`.
+
+    Attributes:
+        name: of the result.
+        axes: of the result.
+        args: what is read.
+        make: makes the operators.
+        over: axes over which the results are reduced, by `monoid`, in type `carried`.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    args: tuple[Use, ...]
+    make: Callable[[dict[Axis, Axis], tuple[str, ...], str], list[BlockNode]]
+    over: tuple[Axis, ...] = ()
+    monoid: Monoid = Monoid.sum
+    carried: DType = DType.float32
+
+
+def access(lists: Mapping[Axis, Axis], axis: Axis) -> Access:
+    """Return what a map over `axis` sees of an operand, whose list axes are `lists` by the axes of the tensor program."""
+    return Iterate(lists[axis]) if axis in lists else Broadcast()
+
+
+def expression(node: Elementwise | Cast) -> Scalar:
+    """Return what `node` computes of what it reads; a cast that only rounds computes nothing."""
+    match node:
+        case Elementwise():
+            return node.expr
+        case Cast():
+            return Convert(node.dtype, Arg(0)) if node.semantic else Arg(0)
+
+
+def looked_up(node: Lookup, name: str, memory: str, items: tuple[str, ...], dims: tuple[Axis, ...]) -> Load:
+    """Return the load of what `node` reads in `memory` where `items` say."""
+    at = tuple(Subscript((), 0, number) for number in range(len(items)))
+    return Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
+
+
+def stepped(scan: Prefix, wide: DType) -> tuple[BlockNode, ...]:
+    """Return what does the work of `scan`, carried in type `wide`, where an iteration has one element."""
+    dims = tuple(a for a in scan.dims if a != scan.over)
+    both = Apply(scan.monoid.value, (Arg(0), Arg(1)))
+    return (
+        Pointwise(scan.total, both, (scan.acc, scan.arg), dims, wide, scan.location),
+        Pointwise(scan.name, Arg(0), (scan.total,), dims, scan.dtype, scan.location),
+    )
+
+
+def carried(node: Scan) -> DType:
+    """Return the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
+    wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
+    return DType.float64 if wide else node.dtype.accumulator

@@ -1,0 +1,310 @@
+"""Calls that put elements where integers say, recorded as what each element of the result then is: a comparison of its number.
+
+    out[n] = where(n == i[1], y[1], where(n == i[0], y[0], x[n]))         scatter, index_copy
+    out[n] = where(n == i, x[n] + y, x[n])                                scatter_add, index_add
+
+Each element of the result is compared with each index. So a few indices cost little beside the copy of what is stored into, in a
+kernel that what comes before and after joins; with many PyTorch's loop over what is stored is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
+
+from weft.capture.describe import dense
+from weft.capture.picks import checked
+from weft.capture.sizes import symbolic
+
+FEW, FEW_ROWS = 8, 2
+"""So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
+_COUNTED = 4096
+"""So many comparisons at most take no longer than PyTorch's own histogram."""
+_ROW = 8
+"""So many elements at least must lie behind each place where a part is moved to places that the program knows."""
+
+
+def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(statically_known_true(a == b) for a, b in zip(one, other, strict=True))
+
+
+def _same_along(source: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """Returns `source`, if it is the same all along dimension `dim`, which is below 0, with size 1 there; else None."""
+    if -dim > source.ndim or statically_known_true(source.shape[dim] == 1):
+        return source
+    step = source.stride(dim)
+    return source.narrow(dim, 0, 1) if not symbolic(step) and step == 0 else None
+
+
+def places(size: Any, behind: int) -> torch.Tensor:
+    """Numbers the places of a dimension with so many dimensions behind it."""
+    return torch.arange(size).reshape(-1, *[1] * behind)
+
+
+class _Stored:
+    """A few elements, or rows, that are put somewhere.
+
+    Attributes:
+        masks: for each, in order, where it is put.
+        parts: for each what it is; both broadcast to what it is put into.
+    """
+
+    def __init__(self, tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> None:
+        index = checked(index.long(), tensor.shape[dim], dim)
+        here = places(tensor.shape[dim], tensor.ndim - dim - 1)
+        count = index.shape[dim]
+        self.masks = [here == index.narrow(dim, number, 1) for number in range(count)]
+        self.parts = _parts(source, dim - tensor.ndim, count)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        """Yields pairs of where and what."""
+        return iter(zip(self.masks, self.parts, strict=True))
+
+
+def _parts(source: Any, dim: int, count: int) -> list[Any]:
+    """Lists what of `source`, a tensor or a number, is put to each of so many places along dimension `dim`, which is below 0."""
+    same = _same_along(source, dim) if isinstance(source, torch.Tensor) else source
+    return [source.narrow(dim, number, 1) if same is None else same for number in range(count)]
+
+
+def _few(count: Any, most: int) -> bool:
+    return not symbolic(count) and 0 < count <= most
+
+
+def _replaced(tensor: torch.Tensor, stored: Iterator[tuple[torch.Tensor, Any]] | _Stored) -> torch.Tensor:
+    """Puts what is stored in place of what is there; of several in one place the last, as eager does in order."""
+    for mask, part in stored:
+        tensor = torch.where(mask, part, tensor)
+    return tensor
+
+
+_COMBINED: dict[str, Callable[[Any, Any], Any]] = {
+    "amax": torch.maximum,
+    "amin": torch.minimum,
+    "prod": torch.mul,
+    "sum": torch.add,
+}
+
+
+def _combined(
+    tensor: torch.Tensor, stored: Iterator[tuple[torch.Tensor, Any]] | _Stored, kind: str, *, include_self: bool = True
+) -> Any:
+    """Combines what is stored in a place, and where `include_self` what is there before; sums of 16 bits are rounded once."""
+    if kind not in _COMBINED or tensor.dtype == torch.bool:
+        return NotImplemented
+    wide = torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
+    found, seen = tensor.to(wide), None
+    for mask, part in stored:
+        both = _COMBINED[kind](found, part.to(wide))
+        if not include_self:
+            both = part.to(wide) if seen is None else torch.where(seen, both, part.to(wide))
+            seen = mask if seen is None else seen | mask
+        found = torch.where(mask, both, found)
+    return found.to(tensor.dtype)
+
+
+# What has an index for each element.
+
+
+def _each(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> _Stored | None:
+    """Compares indices of which there is one for each element; None where they are many, or some dimension has fewer."""
+    if tensor.ndim == 0 or index.ndim != tensor.ndim:
+        return None
+    dim %= tensor.ndim
+    others = [d for d in range(tensor.ndim) if d != dim]
+    if not _few(index.shape[dim], FEW) or not _alike(
+        [index.shape[d] for d in others], [tensor.shape[d] for d in others]
+    ):
+        return None
+    if isinstance(source, torch.Tensor):
+        for d, size in enumerate(index.shape):  # what has no index is not stored
+            source = source if statically_known_true(source.shape[d] == size) else source.narrow(d, 0, size)
+    return _Stored(tensor, dim, index, source)
+
+
+def _scatter(tensor: torch.Tensor, dim: int, index: torch.Tensor, src: Any) -> Any:
+    found = _each(tensor, dim, index, src)
+    return NotImplemented if found is None else _replaced(tensor, found)
+
+
+def _scatter_add(tensor: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor) -> Any:
+    return _scatter_reduce(tensor, dim, index, src, "sum")
+
+
+def _scatter_reduce(
+    tensor: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    found = _each(tensor, dim, index, src)
+    return NotImplemented if found is None else _combined(tensor, found, reduce, include_self=include_self)
+
+
+# What has an index for each row.
+
+
+def _rows(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> _Stored | None:
+    """Compares indices of which there is one for each row along `dim`; None where they are many."""
+    if tensor.ndim == 0 or index.ndim > 1 or not _few(index.numel(), FEW_ROWS):
+        return None
+    if isinstance(source, torch.Tensor) and source.ndim not in (0, tensor.ndim):
+        return None
+    dim %= tensor.ndim
+    return _Stored(tensor, dim, index.reshape([-1 if d == dim else 1 for d in range(tensor.ndim)]), source)
+
+
+def _index_add(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1) -> Any:
+    if source.ndim != tensor.ndim or source.dtype != tensor.dtype:
+        return NotImplemented
+    stored = _rows(tensor, dim, index, source if alpha == 1 else source * alpha)
+    return NotImplemented if stored is None else _combined(tensor, stored, "sum")
+
+
+def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    stored = _rows(tensor, dim, index, source)
+    return NotImplemented if stored is None or source.ndim != tensor.ndim else _replaced(tensor, stored)
+
+
+def _index_fill(tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    stored = _rows(tensor, dim, index, value)
+    return NotImplemented if stored is None else _replaced(tensor, stored)
+
+
+def _index_put(
+    tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> Any:
+    """Stores at indices along dimensions side by side, negative ones counted from the end; or one number where a mask holds."""
+    dims = [d for d, each in enumerate(indices) if each is not None]
+    given = [each for each in indices if each is not None]
+    if len(given) == 1 and given[0].dtype == torch.bool:
+        return NotImplemented if accumulate else _masked(tensor, dims[0], given[0], values)
+    if dims != list(range(dims[0], dims[0] + len(dims))) or any(
+        each.ndim > 1 or each.dtype == torch.bool for each in given
+    ):
+        return NotImplemented
+    count = max((each.shape[0] for each in given if each.ndim), default=1)
+    if not _few(count, FEW_ROWS) or any(each.ndim and each.shape[0] not in (1, count) for each in given):
+        return NotImplemented
+    behind = tensor.ndim - dims[-1] - 1
+    if (
+        not any(each.ndim for each in given) and values.ndim > behind
+    ):  # no dimension of the values stands for the indices
+        values = values.unsqueeze(values.ndim - behind)
+    masks = [torch.ones((), dtype=torch.bool)] * count
+    for dim, each in zip(dims, given, strict=True):
+        size = tensor.shape[dim]
+        index = checked(torch.where(each < 0, each + size, each).long(), size, dim).reshape(-1)
+        here = places(size, tensor.ndim - dim - 1)
+        own = [here == index.narrow(0, number if each.numel() > 1 else 0, 1) for number in range(count)]
+        masks = [one if mask.ndim == 0 else mask & one for mask, one in zip(masks, own, strict=True)]
+    parts = _parts(values, -behind - 1, count)
+    parts = [part if part.ndim <= behind else _with_units(part, behind, len(dims) - 1) for part in parts]
+    stored = iter(zip(masks, parts, strict=True))
+    return _combined(tensor, stored, "sum") if accumulate else _replaced(tensor, stored)
+
+
+def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
+    """Gives `part` so many more dimensions of size 1 with `behind` ones behind them."""
+    shape = list(part.shape)
+    return part.reshape([*shape[: len(shape) - behind], *[1] * more, *shape[len(shape) - behind :]])
+
+
+def _masked(tensor: torch.Tensor, dim: int, mask: torch.Tensor, value: torch.Tensor) -> Any:
+    """Puts one number where `mask`, which covers dimensions from `dim` on, holds."""
+    if value.ndim or not _alike(mask.shape, tensor.shape[dim : dim + mask.ndim]):
+        return NotImplemented
+    return torch.where(mask.reshape(*mask.shape, *[1] * (tensor.ndim - dim - mask.ndim)), value, tensor)
+
+
+# What is at places that the program knows.
+
+
+def _select_scatter(tensor: torch.Tensor, src: torch.Tensor, dim: int, index: int) -> Any:
+    dim %= tensor.ndim
+    size = tensor.shape[dim]
+    if symbolic(index) or not dense(tensor):  # eager leaves the gaps where they are
+        return NotImplemented
+    here = places(size, tensor.ndim - dim - 1) == (index if index >= 0 else index + size)
+    return torch.where(here, src.unsqueeze(dim), tensor)
+
+
+def _slice_scatter(
+    tensor: torch.Tensor,
+    src: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """Puts `src` in a slice: each place within it reads the element of `src` at its number there, others one that they leave."""
+    del end
+    dim %= tensor.ndim
+    size, count, behind = tensor.shape[dim], src.shape[dim], tensor.ndim - dim - 1
+    if statically_known_true(count == size) and dense(tensor):
+        return src.clone()
+    if symbolic(start or 0) or symbolic(count) or not dense(tensor):
+        return NotImplemented
+    start = start or 0
+    first: Any = slice(start, None).indices(size)[0] if not symbolic(size) else start if start >= 0 else size + start
+    place = torch.arange(size) - first
+    inside = (place >= 0) & (place < count * step)
+    if step > 1:
+        inside, place = inside & (place % step == 0), torch.div(place, step, rounding_mode="floor")
+    inside = inside.reshape(-1, *[1] * behind)
+    same, row = _same_along(src, dim - src.ndim), src.shape[dim + 1 :]
+    if same is None and not any(map(symbolic, row)) and torch.Size(row).numel() < _ROW:
+        return NotImplemented
+    read = src.index_select(dim, place.clamp(0, count - 1)) if same is None else same
+    return torch.where(inside, read, tensor)
+
+
+# What counts.
+
+
+def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
+    """Compares each class with all; how many there are must be said."""
+    if symbolic(num_classes) or num_classes < 1 or index.dtype != torch.int64:
+        return NotImplemented
+    return (checked(index, num_classes, -1).unsqueeze(-1) == torch.arange(num_classes)).long()
+
+
+def _histc(tensor: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002 - ATen's names
+    """Counts what lies in each of `bins` parts of a range that is given; the greatest number is in the last of them."""
+    count = tensor.numel()
+    if symbolic(bins) or symbolic(count) or not 0 < bins * count <= _COUNTED or not min < max:
+        return NotImplemented
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    numbers = tensor.reshape(-1)
+    inside = (numbers >= min) & (numbers <= max)
+    part = ((torch.where(inside, numbers, min) - min) * bins / (max - min)).long().clamp(max=bins - 1)
+    counted = (part == torch.arange(bins).unsqueeze(1)) & inside
+    return torch.where(counted, 1.0, 0.0).sum(1).to(tensor.dtype)
+
+
+STORES: dict[str, Callable[..., Any]] = {
+    "aten.index_add.default": _index_add,
+    "aten.index_copy.default": _index_copy,
+    "aten.index_fill.int_Scalar": _index_fill,
+    "aten.index_fill.int_Tensor": _index_fill,
+    "aten.index_put.default": _index_put,
+    "aten.scatter.src": _scatter,
+    "aten.scatter.value": _scatter,
+    "aten.scatter_add.default": _scatter_add,
+    "aten.scatter_reduce.two": _scatter_reduce,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.slice_scatter.default": _slice_scatter,
+}
+"""By overload; NotImplemented leaves the call whole. Memory that is there already PyTorch had better write into."""
+MANY = {
+    **dict.fromkeys(
+        (call.rpartition(".")[0] for call in STORES),
+        f"it puts more than {FEW} elements of a row, or {FEW_ROWS} rows, where integers say, or is of a form that weft lacks",
+    ),
+    "aten.histc": f"it takes more than {_COUNTED} comparisons, or its range is not given",
+}
+"""Why such calls are PyTorch's, by overload packet."""
+
+COUNTS: dict[str, Callable[..., Any]] = {"aten.histc.default": _histc, "aten.one_hot.default": _one_hot}
+"""By overload: what counts or numbers elements by comparison."""

@@ -1,0 +1,234 @@
+"""Stores at indices, counts by comparison and writes into parts in kernels, beside eager: shapes, types, indices that are none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import weft
+
+INF, NAN = float("inf"), float("nan")
+
+
+def check(function: Callable[..., Any], *args: torch.Tensor, kernels: int | None = 1) -> weft.Program:
+    """All of it is in so many kernels, verified and judged, and gives what eager gives, laid out as there."""
+    program = weft.optimize(function, args, judge="always")
+    assert not program.fallbacks
+    assert kernels is None or len(program.kernels) == kernels
+    assert all(k.verdict.agrees for k in program.kernels)
+    assert {k.judged for k in program.kernels} == {"right on hard inputs"}
+    found, wanted = program(*args), function(*args)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert found.stride() == wanted.stride()
+    return program
+
+
+X, ROWS, TWO = torch.randn(7, 9, 6), torch.tensor([3, 0, 6, 6, 2]), torch.tensor([6, 2])
+EACH, SOURCE = torch.randint(0, 9, (7, 4, 6)), torch.randn(7, 4, 6)
+ONE, LAST = torch.randint(0, 9, (7, 1, 6)), torch.tensor([8])
+W = torch.randn(20, 5)
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "one_hot": (lambda i: functional.one_hot(i, 7), (ROWS,)),
+    "one_hot of a table": (lambda i: functional.one_hot(i, 9).float() * 2, (EACH,)),
+    "one_hot, multiplied": (lambda i, w: functional.one_hot(i, 20).float() @ w, (ROWS, W)),
+    "scatter_add": (lambda x, i, y: x.scatter_add(1, i, y), (X, EACH, SOURCE)),
+    "scatter_add of more": (lambda x, i, y: x.scatter_add(1, i[:, :3], y), (X, EACH, SOURCE)),
+    "scatter_add of one": (lambda x, i, y: (x * 2).scatter_add(1, i, y) + 1, (X, ONE, SOURCE)),
+    "scatter_add to the last": (lambda x, i, y: x.scatter_add(-1, i, y), (X, torch.randint(0, 6, (7, 9, 3)), torch.randn(7, 9, 3))),
+    "scatter of a number": (lambda x, i: x.scatter(1, i, 0.5) * 2, (X, EACH)),
+    "scatter of one": (lambda x, i, y: x.scatter(1, i, y), (X, ONE, SOURCE)),
+    "scatter_reduce": (lambda x, i, y: x.scatter_reduce(1, i, y, "amax"), (X, EACH, SOURCE)),
+    "scatter_reduce without itself": (lambda x, i, y: x.scatter_reduce(1, i, y, "amin", include_self=False), (X, EACH, SOURCE)),
+    "scatter_reduce to a sum": (lambda x, i, y: x.scatter_reduce(1, i, y, "sum"), (X, EACH, SOURCE)),
+    "index_add": (lambda x, i, y: x.index_add(0, i, y), (X, TWO, torch.randn(2, 9, 6))),
+    "index_add, scaled": (lambda x, i, y: x.index_add(0, i, y, alpha=-3), (X, TWO, torch.randn(2, 9, 6))),
+    "index_copy of one": (lambda x, i, y: x.index_copy(1, i, y), (X, LAST, torch.randn(7, 1, 6))),
+    "index_fill": (lambda x, i: x.index_fill(0, i, -INF).exp(), (X, TWO)),
+    "index_put, added": (lambda x, i, y: x.index_put((i,), y, accumulate=True), (X, TWO - 7, torch.randn(2, 9, 6))),
+    "index_put at one": (lambda x, i, y: x.index_put((i,), y), (X, torch.tensor(-2), torch.randn(9, 6))),
+    "index_put of pairs": (lambda x, i, j, y: x.index_put((i, j), y, accumulate=True), (X, TWO, TWO - 4, torch.randn(2, 6))),
+    "index_put of one pair": (lambda x, i, y: x.index_put((i, torch.tensor(3)), y), (X, TWO, torch.randn(6))),
+    "index_put of elements": (lambda x, i, y: (x * 2).index_put((i, i, i % 6), y), (X, TWO, torch.randn(2))),
+    "scatter_reduce to a product": (lambda x, i, y: x.scatter_reduce(1, i, y, "prod", include_self=False), (X, EACH, SOURCE)),
+    "index_put of a number": (lambda x, i: (x * 1).index_put((i,), torch.tensor(2.0)), (X, TWO)),
+    "a mask": (lambda x, m: (x * 2).index_put((m,), torch.tensor(0.0)), (X, X > 0)),
+    "a mask of rows": (lambda x, m: (x * 2).index_put((m,), torch.tensor(0.0)), (X, X[..., 0] > 0)),
+    "select_scatter": (lambda x, y: torch.select_scatter(x * 2, y, 1, -2), (X, torch.randn(7, 6))),
+    "slice_scatter of one": (lambda x, y: torch.slice_scatter(x * 2, y, 1, 3, 4), (X, torch.randn(7, 1, 6))),
+    "slice_scatter of all": (lambda x, y: torch.slice_scatter(x * 2, y * 3, 1), (X, torch.randn(7, 9, 6))),
+    "histc": (lambda x: torch.histc(x, 10, -1, 1.5), (X,)),
+    "histc of integers": (lambda i: torch.histc(i.float(), bins=9, min=0, max=8), (EACH,)),
+    "NaN and infinities stored": (lambda x, i, y: x.index_add(0, i, y), (X[0, :, 0], TWO, torch.tensor([NAN, -INF]))),
+    "NaN counted": (lambda x: torch.histc(x, 4, 0, 1), (torch.tensor([NAN, 0.2, INF, 1.0, -0.0, -INF, 2.0]),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_eager(name: str) -> None:
+    function, args = FUNCTIONS[name]
+    check(function, *args)
+
+
+@pytest.mark.parametrize("name", ["scatter", "index_copy", "index_put"])
+def test_of_several_with_one_index_the_last_stays(name: str) -> None:
+    stores: dict[str, Callable[..., torch.Tensor]] = {
+        "scatter": lambda x, i, y: x.scatter(0, i[:, None].expand(2, 6), y),
+        "index_copy": lambda x, i, y: x.index_copy(0, i, y),
+        "index_put": lambda x, i, y: x.index_put((i,), y),
+    }
+    check(stores[name], torch.randn(7, 6), torch.tensor([4, 4]), torch.randn(2, 6))
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64], ids=str)
+def test_element_types(dtype: torch.dtype, index: torch.dtype) -> None:
+    x, y = (3 * torch.randn(7, 6)).to(dtype), (3 * torch.randn(2, 6)).to(dtype)
+    check(lambda x, i, y: x.index_add(0, i, y), x, TWO.to(index), y)
+    check(lambda x, i, y: x.index_put((i,), y), x, torch.tensor([-3]).to(index), y[:1])
+
+
+def test_a_router_is_few_kernels_with_no_store_among_them() -> None:
+    """Weights of the first experts, where a row has them: what chooses them and what spreads them join."""
+
+    def router(x, w):
+        weights, experts = (x @ w).softmax(-1).topk(2)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return torch.zeros(x.shape[0], w.shape[1]).scatter(1, experts, weights)
+
+    program = weft.optimize(router, (torch.randn(11, 16), torch.randn(16, 8)))
+    assert not program.fallbacks
+    x, w = torch.randn(11, 16), torch.randn(16, 8)
+    torch.testing.assert_close(program(x, w), router(x, w))
+
+
+STORES: dict[str, Callable[..., torch.Tensor]] = {
+    "one_hot": lambda x, i: functional.one_hot(i, 11).float() + x[0],
+    "scatter": lambda x, i: x.scatter(0, i[:, None].expand(3, 11), 2.0) + 1,
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None].expand(3, 11), x) + 1,
+    "index_add": lambda x, i: x.index_add(0, i[:2], x[:2]) + 1,
+    "index_copy": lambda x, i: x.index_copy(0, i[:2], x[:2]) + 1,
+    "index_fill": lambda x, i: x.index_fill(1, i[:2], 2.0) + 1,
+    "index_put": lambda x, i: x.index_put((i[:2],), x[:2], accumulate=True) + 1,
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_is_no_index_raises_eagers_error(name: str) -> None:
+    """And the next call, whose indices are right, is weft's."""
+    function, x = STORES[name], torch.randn(11, 11)
+    right = torch.tensor([0, 10, 3])
+    program = weft.optimize(function, (x, right))
+    assert not program.fallbacks
+    for wrong in (11, -12, 2**40, -(2**62)):
+        bad = torch.tensor([0, wrong, 3])
+        with pytest.raises((IndexError, RuntimeError)) as wanted:
+            function(x, bad)
+        with pytest.raises(wanted.type, match=re.escape(str(wanted.value).splitlines()[0])):
+            program(x, bad)
+    torch.testing.assert_close(program(x, right), function(x, right))
+
+
+def test_many_stores_and_counts_are_pytorchs_with_a_reason() -> None:
+    """To compare all with all would take a thousand times as long. What is around them are kernels."""
+    x, i = torch.randn(1000, 4), torch.randint(0, 1000, (900,))
+    program = weft.optimize(lambda x, i, y: (x * 2).index_add(0, i, y) + 1, (x, i, torch.randn(900, 4)))
+    (left,) = program.fallbacks
+    assert left.operation == "aten.index_add"
+    assert "more than" in left.reason
+    assert len(program.kernels) == 2
+    (left,) = weft.optimize(lambda x: torch.histc(x * 2, 50, 0, 1) + 1, (x,)).fallbacks
+    assert "comparisons" in left.reason
+
+
+# Writes into parts of what a graph makes.
+
+
+def row(x, y):
+    x = x * 2
+    x[:, 1] = y
+    return x + 1
+
+
+def rows(x, y):
+    x = x * 2
+    x[:, 2:5] = y[:, None]
+    return x + 1
+
+
+def numbers(x, y):
+    x = x * 2
+    x[:, ::3] = -INF
+    x[..., 4:].fill_(0.5)
+    x[2:].zero_()
+    return x + y[:, None]
+
+
+def part(x, y):
+    x = x * 2
+    x[:, 3:6] = y[:, None] + x[:, :3]
+    return x + 1
+
+
+def added(x, y):
+    x = x * 2
+    x[:, 2] += y
+    x[1:, 2:4] *= 2
+    return x
+
+
+def turned(x, y):
+    x = x * 2
+    x.transpose(0, 1)[2] = y
+    x.transpose(1, 2).unsqueeze(0)[0, :, 1, 4:] = 3
+    return x
+
+
+def begun(x, y):
+    made = torch.empty_like(x)
+    made[:, :4] = y[:, None]
+    made[:, 4:] = 1
+    return made * x
+
+
+def seen(x, y):
+    x = x * 2
+    view = x[:, 1:]
+    x[:, 3] = y
+    return view.sum(1)
+
+
+def columns(x, y):
+    x, i = x * 2, torch.tensor([3, -2])
+    x[:, i] = y[:, None] + x[:, i]
+    return x
+
+
+PARTS = {f.__name__: f for f in (row, columns, rows, numbers, part, added, turned, begun, seen)}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_written_into(name: str) -> None:
+    function, args = PARTS[name], (torch.randn(7, 9, 16), torch.randn(7, 16))
+    program = weft.optimize(function, args)
+    assert not program.fallbacks
+    torch.testing.assert_close(program(*args), function(*args))
+
+
+def test_what_comes_in_is_written_into_in_place() -> None:
+    """A row of a cache costs a row."""
+
+    def step(cache, at, y):
+        cache.index_copy_(1, at, y * 2)
+        return cache.sum(1)
+
+    cache, y = torch.randn(3, 40, 8), torch.randn(3, 1, 8)
+    program = weft.optimize(step, (cache.clone(), torch.tensor([5]), y))
+    assert [f.operation for f in program.fallbacks] == ["aten.index_copy_"]
+    mine, theirs = cache.clone(), cache.clone()
+    torch.testing.assert_close(program(mine, torch.tensor([7]), y), step(theirs, torch.tensor([7]), y))
+    torch.testing.assert_close(mine, theirs)
