@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import weft
 from weft.errors import LeftToPyTorchWarning, RefutedError
-from weft.plan.execute import plan as executable
+from weft.plan.execute import laws as executable
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Elementwise, Node, TensorProgram
 from weft.tensor.scalar import Apply
