@@ -448,7 +448,7 @@ def test_a_wrong_law_is_refuted_before_it_runs(monkeypatch):
     from weft.tensor.program import Elementwise
     from weft.tensor.scalar import Apply, Arg
 
-    executable = importlib.import_module("weft.plan.execute.plan")
+    executable = importlib.import_module("weft.plan.execute.laws")
 
     @tensor_pass()
     def wrong(made):

@@ -38,7 +38,7 @@ def planted(*_, **__):
 PLACES = {
     "a handler": ("weft.capture.translate.is_elementwise", None),
     "the recorder": ("weft.capture.graph.record", None),
-    "the laws": ("weft.plan.execute.plan._setting", None),
+    "the laws": ("weft.plan.execute.plan.after_laws", None),
     "the cut": ("weft.plan.execute.regions.Regions.stages", None),
     "a region": ("weft.plan.execute.regions.build_region", None),
     "the plan": ("weft.api.backend.plan", None),
@@ -77,7 +77,7 @@ def test_the_file_shows_the_failure_again_and_runs_once_it_is_mended(monkeypatch
 
     x = torch.randn(4, 7).t().contiguous().t()
     with monkeypatch.context() as patch:
-        patch.setattr("weft.plan.execute.plan._setting", planted)
+        patch.setattr("weft.plan.execute.plan.after_laws", planted)
         with torch.no_grad(), pytest.warns(LeftToPyTorchWarning, match="reproducer") as said:
             weft.compile(Layer())(x, 1)
         (path,) = re.findall(r"reproducer: (.+)", str(said[0].message))
@@ -153,7 +153,7 @@ def test_interrupts_pass(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.plan.execute.plan._setting", interrupted)
+    monkeypatch.setattr("weft.plan.execute.plan.after_laws", interrupted)
     with pytest.raises(KeyboardInterrupt):
         weft.compile(work)(torch.randn(4, 3), torch.randn(3, 2))
 
@@ -166,7 +166,7 @@ def test_optimize_raises_errors_of_weft_alone(monkeypatch):
 
 
 def test_without_a_folder_there_is_no_file(monkeypatch):
-    monkeypatch.setattr("weft.plan.execute.plan._setting", planted)
+    monkeypatch.setattr("weft.plan.execute.plan.after_laws", planted)
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
     with torch.no_grad(), pytest.warns(LeftToPyTorchWarning, match="planted") as said:
         weft.compile(work)(torch.randn(4, 3), torch.randn(3, 2))

@@ -368,3 +368,23 @@ def test_the_code_of_a_cut_for_a_gpu_has_what_kernels_make_again_and_reads_back(
     scheme = scheme_of(program, stages)
     assert scheme.again
     assert cut_by(Scheme.read(scheme.text(len(operators(program)))), program) == stages
+
+
+def test_what_reads_memory_before_a_write_is_in_no_region_with_what_waits_for_it() -> None:
+    """Else the write could not be in place. It is cheap here to have both matmuls in one region, if the call writes nothing."""
+    m, k, n = programs.axes("m", "k", "n")
+    nodes = (
+        matmul("old", Use("x", (m, k)), Use("w", (k, n)), k),
+        Opaque("x_1", (m, k), F32, "aten.index_put_", "put", ("x", "w"), "it writes"),
+        matmul("new", Use("x_1", (m, k)), Use("w", (k, n)), k),
+        Elementwise("out", (m, n), F32, programs.ADD, (Use("old", (m, n)), Use("new", (m, n)))),
+    )
+    program = TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), nodes, ("out",))
+
+    def regions(writes: dict[str, str]) -> list[set[str]]:
+        prices = Given(random.Random(0), seconds={1: 10.0, 2: 10.0, 3: 1.0})
+        stages = Cuts(program, prices, writes=writes).stages()
+        return [{node.name for node in s.program.nodes} for s in stages if isinstance(s, Region)]
+
+    assert regions({}) == [{"old", "new", "out"}]
+    assert regions({"put": "x"}) == [{"old"}, {"new", "out"}]

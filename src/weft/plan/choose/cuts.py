@@ -104,6 +104,8 @@ class Cuts:
         prices: of regions.
         known: what was found out before, by the names of a region's values.
         again: values that each region which wants them makes for itself.
+        writes: the calls into PyTorch that write into memory, and the value that it holds before. No region reads that as well as
+            what the call gives: the write could not be in place, and would copy all of the memory.
     """
 
     program: TensorProgram
@@ -112,6 +114,7 @@ class Cuts:
         default_factory=dict[frozenset[str], tuple[Region, float]]
     )
     again: frozenset[str] = frozenset()
+    writes: Mapping[str, str] = field(default_factory=dict[str, str])
     _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
@@ -192,6 +195,7 @@ class _Graph:
         for i, regions in enumerate(self.inside):
             for _, parts in regions:
                 parts.add(i)
+        self.apart = tuple(self._around_writes())
         self.made: dict[Subset, Region] = {}
         self.parts = [part for parts in convex_parts(self.waits, self._possible) for part in parts]
 
@@ -255,8 +259,19 @@ class _Graph:
         found, _ = cheapest(waits, bounds, lambda part: self._price(part << first))
         return found
 
+    def _around_writes(self) -> Iterator[tuple[Subset, Subset]]:
+        """Yields, for each write, the atoms that read what it writes over, and those that wait for it."""
+        for place, atom in enumerate(self.atoms):
+            over = self.cuts.writes.get(atom.stage.name) if isinstance(atom.stage, TorchCall) else None
+            if over is not None:
+                behind = self.waits.waiting_for(place)
+                before = subset_of(i for i, each in enumerate(self.atoms) if over in each.stage.uses and i != place)
+                yield before & ~behind, behind
+
     def _possible(self, part: Subset) -> bool:
         """Tells whether several atoms may be one region; if not, then no more of them are looked at either."""
+        if any(part & before and part & behind for before, behind in self.apart):
+            return False
         atoms = [self.atoms[i] for i in elements(part)]
         stages = [atom.stage for atom in atoms if isinstance(atom.stage, Region) and not atom.stage.looks]
         if len(stages) < len(atoms):

@@ -20,7 +20,7 @@ from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
-from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
+from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place, written_over
 from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
@@ -148,7 +148,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     program: TensorProgram = made.program
     trace = list(made.steps)
     layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
-    known.begin(layouts, frozenset(space.name for space, number in captured.sizes.items() if not number.symbols))
+    constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
+    known.begin(layouts, constant, written_over(captured, program))
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}

@@ -59,6 +59,7 @@ class Regions:
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
         constant: the spaces of the graph that are as long at each call as in the example, by name.
+        writes: the calls of the graph that write into memory, by name, and the value that it holds before.
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
     """
 
@@ -66,6 +67,7 @@ class Regions:
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
+    writes: Mapping[str, str] = field(default_factory=dict[str, str])
     scheme: Scheme | None = None
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
@@ -92,6 +94,7 @@ class Regions:
             return stages
         plain, brought = unplaced(program)
         parts = key_parts("cuts", plain, self.example(program)) | {"written": repr(unplaced(written)[0])}
+        parts["writes"] = repr(sorted(self.writes.items()))
         found = None if current().verify == "always" else recalled(parts, Cut, brought)
         if found is not None:
             for stage in found[0].stages:
@@ -103,7 +106,7 @@ class Regions:
             refuted = laws_refuted(written, program)
             if refuted is not None:
                 raise refuted
-            stages = Cuts(program, self).stages()
+            stages = Cuts(program, self, writes=self.writes).stages()
         keep(parts, Cut(stages), brought)
         return stages
 
@@ -111,9 +114,9 @@ class Regions:
         """Writes the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch."""
         return scheme_of(program, stages, left, self._forms).text(len(operators(program)))
 
-    def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str]) -> None:
+    def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str], writes: Mapping[str, str]) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
-        self.layouts, self.constant = layouts, constant
+        self.layouts, self.constant, self.writes = layouts, constant, writes
         self._prepared.clear()
         self._alike.clear()
 

@@ -43,6 +43,12 @@ def with_writes_in_place(
     return tuple(stages[number] for number in ordered), chosen
 
 
+def written_over(captured: Captured, program: TensorProgram) -> dict[str, str]:
+    """Maps each call that writes into an argument to the value that it writes over, the first that it reads."""
+    calls = (n for n in program.nodes if isinstance(n, Opaque))
+    return {n.call: n.uses[0] for n in calls if captured.calls[n.call].into is not None}
+
+
 class _Memory:
     """What may be whose memory, in a program with writes."""
 
@@ -50,8 +56,7 @@ class _Memory:
         self.captured, self.program, self.stages = captured, program, stages
         self.nodes = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
         self.inputs = {n.name: i for n, i in zip(program.inputs, captured.arguments, strict=True)}
-        # The value that is written into is the first that the call reads.
-        self.bases = {n.call: n.uses[0] for n in self.nodes.values() if captured.calls[n.call].into is not None}
+        self.bases = written_over(captured, program)
 
     def is_placeholders(self, call: OpaqueCall, chosen: Collection[str]) -> bool:
         """Tells whether what `call` writes into is the memory of the placeholder that it is to be the content of."""

@@ -72,6 +72,10 @@ class Waits:
             down[i] = _united(down[j] | 1 << j for j in elements(self.behind[i]))
         return tuple(up), tuple(down)
 
+    def waiting_for(self, element: int) -> Subset:
+        """Return all that waits for an element, by way of others too."""
+        return self._reach[1][element]
+
     def hull(self, part: Subset) -> Subset:
         """Add to `part` what waits for some of it and is waited for by others of it."""
         up, down = self._reach
