@@ -142,7 +142,7 @@ class _Lowering:
             case Reduction():
                 self._reduction(node)
             case Scan() | Ranking():
-                (self._scan if isinstance(node, Scan) else self._ranking)(node)
+                self._in_one_loop(node)
             case Lookup():
                 self._lookup(node)
             case Reindex() | Opaque():
@@ -272,6 +272,13 @@ class _Lowering:
             ]
 
         self._nest(_Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+
+    def _in_one_loop(self, node: Scan | Ranking) -> None:
+        """Lowers what one loop makes whose state is more than what it leaves."""
+        if isinstance(node, Scan):
+            self._scan(node)
+        else:
+            self._ranking(node)
 
     def _scan(self, node: Scan) -> None:
         """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
