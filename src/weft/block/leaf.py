@@ -15,7 +15,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LoweredLeaf:
     """The functional operators at the heart of one nest: `make(axes made, operand names, result name)`.
 
     Attributes:

@@ -13,7 +13,7 @@ from weft.block import program as block
 from weft.block.copies import merging
 from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
-from weft.block.leaf import Leaf, access, carried, expression, looked_up, stepped
+from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up, stepped
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     BlockNode,
@@ -152,7 +152,7 @@ class _Lowering:
             case Elementwise() | Cast():
                 self._pointwise(node)
             case Constant() | Extent() | Iota():
-                self._nest(Leaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
+                self._nest(LoweredLeaf(node.name, node.axes, (), lambda made, _, out: [self._source(node, made, out)]))
             case Contraction():
                 self._contraction(node)
             case Reduction():
@@ -186,7 +186,7 @@ class _Lowering:
             every, dims = (*given, *loaded), self._dims(made, node.axes)
             return [*here.values(), Pointwise(out, expr, every, dims, node.dtype, node.location)]
 
-        self._nest(Leaf(node.name, node.axes, (*fed, *sources), leaf))
+        self._nest(LoweredLeaf(node.name, node.axes, (*fed, *sources), leaf))
 
     def _source_of(self, node: Lookup, use: Use) -> Use:
         """Returns what `use`, of a lookup, reads in: along its axes, and along axes of their own where indices say where."""
@@ -225,7 +225,7 @@ class _Lowering:
             items = tuple(given.get(u) or self._in_place(u, made, out, here) for u in reads(node))
             return [*here.values(), looked_up(node, out, names[0], items, self._dims(made, node.axes))]
 
-        self._nest(Leaf(node.name, node.axes, (self._source_of(node, own), *fed), leaf))
+        self._nest(LoweredLeaf(node.name, node.axes, (self._source_of(node, own), *fed), leaf))
 
     def _bounded(self, node: Lookup, axis: Axis) -> None:
         """Lowers a lookup among the numbers of `axis`, which are what is looked up: that these are some is all that it says."""
@@ -237,7 +237,7 @@ class _Lowering:
             arg = names[0] if names else self._in_place(use, made, out, here)
             return [*here.values(), Bounded(out, arg, axis.space, self._dims(made, node.axes), node.location)]
 
-        self._nest(Leaf(node.name, node.axes, fed, leaf))
+        self._nest(LoweredLeaf(node.name, node.axes, fed, leaf))
 
     def _in_place(self, use: Use, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
         """Makes what `use` reads again in the leaf of `out`, whose operators so far are `here`; the name of the value."""
@@ -297,7 +297,7 @@ class _Lowering:
             dims = self._dims(made, node.axes)
             return [*rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
 
-        self._nest(Leaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
+        self._nest(LoweredLeaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
 
     def _reduction(self, node: Reduction) -> None:
         over = self.axes.order(node.over)
@@ -313,7 +313,7 @@ class _Lowering:
                 Collapse(s, node.monoid, a, b, node.location) for s, a, b in zip(steps, args, blocked, strict=False)
             ]
 
-        self._nest(Leaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+        self._nest(LoweredLeaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
 
     def _scan(self, node: Scan) -> None:
         """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
@@ -462,7 +462,7 @@ class _Lowering:
         self.count += 1
         return Axis(f"{axis.space.name.lower()}.{self.count}", axis.space)
 
-    def _nest(self, leaf: Leaf) -> None:
+    def _nest(self, leaf: LoweredLeaf) -> None:
         """Makes maps over the leaf's axes, operands iterated where they have the axis; then over `over`, each with its
         reduction.
         """
@@ -486,7 +486,7 @@ class _Lowering:
         self.nodes += [rename_node(node, outer) for node in build([*free, *leaf.over], leaf.name)]
         self.lists[leaf.name] = tuple(made[a] for a in leaf.axes)
 
-    def _reduce(self, part: Map, parts: str, result: str, leaf: Leaf, made: dict[Axis, Axis]) -> Map:
+    def _reduce(self, part: Map, parts: str, result: str, leaf: LoweredLeaf, made: dict[Axis, Axis]) -> Map:
         """Makes the reduction operator: it combines the list `parts` that `part` stacks into one item."""
         loop = self._fresh(part.axis)
         state = State.of_monoid(leaf.monoid, "%p", self._dims(made, leaf.axes), leaf.carried, "%s")

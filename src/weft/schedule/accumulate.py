@@ -10,6 +10,7 @@ from weft.block.program import (
     BlockNode,
     BlockProgram,
     Collapse,
+    Component,
     Dot,
     Fill,
     Graph,
@@ -28,6 +29,8 @@ from weft.block.walk import consumers, results, with_maps, with_nodes
 from weft.errors import ScheduleError
 from weft.schedule.schedule import Schedule
 from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
 
 
@@ -132,6 +135,26 @@ def _transposed(node: Map, inputs: Types, schedule: Schedule) -> Map:
     if state is not None and node.state is not None:
         state = replace(state, resume=node.state.resume)
     return replace(made, body=body, inputs=node.inputs, state=state)
+
+
+def whole_of(node: Prefix, dtype: DType, wide: str, name: str) -> tuple[BlockNode, ...]:
+    """Return operators that make, as `name`, what the elements that `node` combines come to by themselves: in `dtype`, in which
+    they are called `wide`.
+    """
+    return (
+        Pointwise(wide, Arg(0), (node.arg,), node.dims, dtype, node.location),
+        Collapse(name, node.monoid, wide, node.over, node.location),
+    )
+
+
+def added(name: str, monoid: Monoid, args: tuple[str, str], component: Component) -> BlockNode:
+    """Return the operator that combines `args`, items like `component`, as `name`."""
+    return Pointwise(name, Apply(monoid.value, (Arg(0), Arg(1))), args, component.dims, component.dtype)
+
+
+def copy_of(name: str, arg: str, component: Component) -> BlockNode:
+    """Return the operator that copies `arg`, an item like `component`, as `name`."""
+    return Pointwise(name, Arg(0), (arg,), component.dims, component.dtype)
 
 
 def accumulate(graph: Graph) -> Graph:

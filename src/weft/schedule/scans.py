@@ -9,13 +9,11 @@ from weft.block.copies import fresh_loops, merging
 from weft.block.program import (
     BlockNode,
     Broadcast,
-    Collapse,
     Feed,
     Final,
     Graph,
     Iterate,
     Map,
-    Pointwise,
     Prefix,
     Stacked,
     State,
@@ -25,8 +23,8 @@ from weft.block.ranges import Segment
 from weft.block.rename import fresh, values_of
 from weft.block.walk import maps, operands, pruned, results
 from weft.errors import ScheduleError
+from weft.schedule.accumulate import added, copy_of, whole_of
 from weft.tensor.axes import Axis, Space
-from weft.tensor.scalar import Apply, Arg
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +95,15 @@ def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: 
         carried = next(c for c in state.components if c.name == _shown(state, node.acc))
         wide, feeds[node.total] = make(f"{node.arg}_wide"), make(f"{node.total}_part")
         made[node.total] = node
-        nodes.append(Pointwise(wide, Arg(0), (node.arg,), node.dims, carried.dtype, node.location))
-        nodes.append(Collapse(feeds[node.total], node.monoid, wide, node.over, node.location))
+        nodes += whole_of(node, carried.dtype, wide, feeds[node.total])
     own = fresh(values_of(state.update))
     combined, outputs = list(state.update.nodes), list(state.update.outputs)
     for place, (component, given) in enumerate(zip(state.components, state.update.outputs, strict=True)):
         position = state.update.inputs.index(given) if given in state.update.inputs else 0
         fed = state.feeds[position - len(state.components)] if position >= len(state.components) else ""
         if fed in made:
-            both = Apply(made[fed].monoid.value, (Arg(0), Arg(1)))
             outputs[place] = own(f"{component.name}_next")
-            combined.append(Pointwise(outputs[place], both, (component.name, given), component.dims, component.dtype))
+            combined.append(added(outputs[place], made[fed].monoid, (component.name, given), component))
     update = Graph(state.update.inputs, tuple(combined), tuple(outputs))
     own_names = tuple(parts)
     raw = replace(
@@ -134,8 +130,8 @@ def _merged(loop: Map, state: State, axis: Axis, index: Axis, parts: dict[str, s
     """Make the loop over segments that stores the state before each, and leaves what the whole loop leaves of its own."""
     inner = {n: f"{n}_part" for n in parts}
     before = {n: f"{n}_before" for n in parts}
-    kept = {n: f"{n}_begin" for n in parts}
-    nodes = tuple(Pointwise(kept[c.name], Arg(0), (before[c.name],), c.dims, c.dtype) for c in state.components)
+    kept = {n: f"{n}_begin" for n in parts}  # what is shown is overwritten before anything is stored
+    nodes = tuple(copy_of(kept[c.name], before[c.name], c) for c in state.components)
     carried = State(state.components, tuple(inner.values()), merging(state), state.merge, state.finish)
     carried = replace(carried, shown=tuple(before.items()))
     feeds = tuple(Feed(parts[n], inner[n], Iterate(index)) for n in parts)
