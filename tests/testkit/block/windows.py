@@ -81,6 +81,15 @@ def rolled(dtype: DType = F32) -> TensorProgram:
     return read_at(apply("where", apply("lt", moved, Lit(0)), apply("add", moved, Arg(1)), moved), dtype)
 
 
+def rolled_by_remainder(dtype: DType = F32) -> TensorProgram:
+    """The last two come first, whatever the length is; along rows, which loops may go through one by one."""
+    made, moved = rolled(dtype), apply("sub", Arg(0), Lit(2))
+    whole = apply("mul", apply("floor_divide", moved, Arg(1)), Arg(1))
+    index, read = place(apply("sub", moved, whole)), window("a", "x", "j", dtype, last=False)
+    more = Elementwise("o", (L, M), dtype.accumulator, apply("add", Arg(0), Lit(1.0)), (Use("a", (L, M)),))
+    return TensorProgram((Input("x", (N, M), dtype),), (*made.nodes[:2], index, read, more), ("o",))
+
+
 def backwards(dtype: DType = F32) -> TensorProgram:
     """From the last to the first, one that is not there before them."""
     return read_at(apply("sub", Arg(1), Arg(0)), dtype)
@@ -105,4 +114,7 @@ def multiplied(dtype: DType = F32) -> TensorProgram:
     return TensorProgram((*made.inputs, Input("u", (L, second), dtype)), (*made.nodes, product), ("p",))
 
 
-ALL = {each.__name__: each for each in (joined, rows, padded, rolled, backwards, every_other, summed, multiplied)}
+ALL = {
+    each.__name__: each
+    for each in (joined, rows, padded, rolled, rolled_by_remainder, backwards, every_other, summed, multiplied)
+}

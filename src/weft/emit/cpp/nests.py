@@ -314,8 +314,10 @@ class _Printer:
         steady = [a for a in lazy.args if isinstance(a, Lazy) and a.is_spelled and here.issuperset(a.dims)]
         for value in (a for a in steady if a not in self.local):
             self._let(value, value.node.name, self._value(value))
-        inside = [a for a in lazy.args if not isinstance(a, Panel) and here.issuperset(a.dims)]
-        if node.sizes and len(inside) == len(lazy.args) and lazy not in self.inside:
+        args = [resolved(a) for a in lazy.args]
+        known = [a for a in args if a in self.local or (isinstance(a, Lazy) and (a.is_given or a.is_spelled))]
+        inside = [a for a in known if not isinstance(a, Panel) and here.issuperset(a.dims)]
+        if node.sizes and len(inside) == len(args) and lazy not in self.inside:
             name = self.frame.names.make(f"{node.name}_inside")
             self.out.line(f"const bool {name} = {self._within(node, lazy.args)};")
             self.inside[lazy] = name
