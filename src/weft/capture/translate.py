@@ -17,7 +17,7 @@ from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.joins import JOINS
-from weft.capture.lookups import LOOKUPS
+from weft.capture.lookups import CHECKS, LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
@@ -34,7 +34,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
-_HANDLERS: dict[str, Handler] = {**CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
+_HANDLERS: dict[str, Handler] = {**CHECKS, **CREATION, **INDICES, **JOINS, **LOOKUPS, **MATMULS, **REDUCTIONS, **VIEWS}
 
 _NUMBER = "aten.scalar_tensor"
 
