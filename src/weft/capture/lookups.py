@@ -82,8 +82,9 @@ def _in_range(b: Builder, a: Arguments) -> Ref:
     return b.elementwise(apply("where", ignored, Arg(0), Arg(1)), (index, made), a.dtype, a.location)
 
 
+CHECKS: dict[str, Handler] = {CHECK: _in_range}
+"""What parts of calls are recorded with, so that indices are checked; none of PyTorch's own."""
 LOOKUPS: dict[str, Handler] = {
-    CHECK: _in_range,
     "aten.embedding": _embedding,
     "aten.gather": _gather,
     "aten.index": _index,

@@ -9,12 +9,13 @@ kernel that what comes before and after joins; with many PyTorch's loop over wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
+from weft.capture.arguments import in_example
 from weft.capture.describe import dense
 from weft.capture.picks import checked
 from weft.capture.sizes import symbolic
@@ -23,6 +24,8 @@ FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
 _COUNTED = 4096
 """So many comparisons at most take no longer than PyTorch's own histogram."""
+_FOREVER = 2**62
+"""Stands for the end of a slice that ends where the dimension does, and whatever is larger."""
 _ROW = 8
 """So many elements at least must lie behind each place where a part is moved to places that the program knows."""
 
@@ -39,7 +42,7 @@ def _same_along(source: torch.Tensor, dim: int) -> torch.Tensor | None:
     return source.narrow(dim, 0, 1) if not symbolic(step) and step == 0 else None
 
 
-def places(size: Any, behind: int) -> torch.Tensor:
+def _places(size: Any, behind: int) -> torch.Tensor:
     """Numbers the places of a dimension with so many dimensions behind it."""
     return torch.arange(size).reshape(-1, *[1] * behind)
 
@@ -54,7 +57,7 @@ class _Stored:
 
     def __init__(self, tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> None:
         index = checked(index.long(), tensor.shape[dim], dim)
-        here = places(tensor.shape[dim], tensor.ndim - dim - 1)
+        here = _places(tensor.shape[dim], tensor.ndim - dim - 1)
         count = index.shape[dim]
         self.masks = [here == index.narrow(dim, number, 1) for number in range(count)]
         self.parts = _parts(source, dim - tensor.ndim, count)
@@ -74,7 +77,7 @@ def _few(count: Any, most: int) -> bool:
     return not symbolic(count) and 0 < count <= most
 
 
-def _replaced(tensor: torch.Tensor, stored: Iterator[tuple[torch.Tensor, Any]] | _Stored) -> torch.Tensor:
+def _replaced(tensor: torch.Tensor, stored: Iterable[tuple[torch.Tensor, Any]]) -> torch.Tensor:
     """Puts what is stored in place of what is there; of several in one place the last, as eager does in order."""
     for mask, part in stored:
         tensor = torch.where(mask, part, tensor)
@@ -90,7 +93,7 @@ _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _combined(
-    tensor: torch.Tensor, stored: Iterator[tuple[torch.Tensor, Any]] | _Stored, kind: str, *, include_self: bool = True
+    tensor: torch.Tensor, stored: Iterable[tuple[torch.Tensor, Any]], kind: str, *, include_self: bool = True
 ) -> Any:
     """Combines what is stored in a place, and where `include_self` what is there before; sums of 16 bits are rounded once."""
     if kind not in _COMBINED or tensor.dtype == torch.bool:
@@ -195,12 +198,12 @@ def _index_put(
     for dim, each in zip(dims, given, strict=True):
         size = tensor.shape[dim]
         index = checked(torch.where(each < 0, each + size, each).long(), size, dim).reshape(-1)
-        here = places(size, tensor.ndim - dim - 1)
+        here = _places(size, tensor.ndim - dim - 1)
         own = [here == index.narrow(0, number if each.numel() > 1 else 0, 1) for number in range(count)]
         masks = [one if mask.ndim == 0 else mask & one for mask, one in zip(masks, own, strict=True)]
     parts = _parts(values, -behind - 1, count)
     parts = [part if part.ndim <= behind else _with_units(part, behind, len(dims) - 1) for part in parts]
-    stored = iter(zip(masks, parts, strict=True))
+    stored = zip(masks, parts, strict=True)
     return _combined(tensor, stored, "sum") if accumulate else _replaced(tensor, stored)
 
 
@@ -225,7 +228,7 @@ def _select_scatter(tensor: torch.Tensor, src: torch.Tensor, dim: int, index: in
     size = tensor.shape[dim]
     if symbolic(index) or not dense(tensor):  # eager leaves the gaps where they are
         return NotImplemented
-    here = places(size, tensor.ndim - dim - 1) == (index if index >= 0 else index + size)
+    here = _places(size, tensor.ndim - dim - 1) == (index if index >= 0 else index + size)
     return torch.where(here, src.unsqueeze(dim), tensor)
 
 
@@ -238,25 +241,31 @@ def _slice_scatter(
     step: int = 1,
 ) -> Any:
     """Puts `src` in a slice: each place within it reads the element of `src` at its number there, others one that they leave."""
-    del end
     dim %= tensor.ndim
     size, count, behind = tensor.shape[dim], src.shape[dim], tensor.ndim - dim - 1
     if statically_known_true(count == size) and dense(tensor):
         return src.clone()
-    if symbolic(start or 0) or symbolic(count) or not dense(tensor):
+    same, row = _same_along(src, dim - src.ndim), src.shape[dim + 1 :]
+    if symbolic(start or 0) or symbolic(end or 0) or not dense(tensor):
         return NotImplemented
-    start = start or 0
-    first: Any = slice(start, None).indices(size)[0] if not symbolic(size) else start if start >= 0 else size + start
-    place = torch.arange(size) - first
-    inside = (place >= 0) & (place < count * step)
+    if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
+        return NotImplemented
+    first, past = _bounds(size, start, end)
+    number = torch.arange(size)
+    place = number - first
+    inside = place >= 0 if past is None else (place >= 0) & (number < past)
     if step > 1:
         inside, place = inside & (place % step == 0), torch.div(place, step, rounding_mode="floor")
-    inside = inside.reshape(-1, *[1] * behind)
-    same, row = _same_along(src, dim - src.ndim), src.shape[dim + 1 :]
-    if same is None and not any(map(symbolic, row)) and torch.Size(row).numel() < _ROW:
-        return NotImplemented
     read = src.index_select(dim, place.clamp(0, count - 1)) if same is None else same
-    return torch.where(inside, read, tensor)
+    return torch.where(inside.reshape(-1, *[1] * behind), read, tensor)
+
+
+def _bounds(size: Any, start: int | None, end: int | None) -> tuple[Any, Any]:
+    """Finds the first place of a slice and the one past its last, None where nothing is past it."""
+    if not symbolic(size):
+        return slice(start, end).indices(size)[:2]
+    first, past = ((n if n is None or n >= 0 else size + n) for n in (start, end))
+    return first or 0, None if end is not None and end >= _FOREVER else past
 
 
 # What counts.
@@ -271,8 +280,7 @@ def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
 
 def _histc(tensor: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002 - ATen's names
     """Counts what lies in each of `bins` parts of a range that is given; the greatest number is in the last of them."""
-    count = tensor.numel()
-    if symbolic(bins) or symbolic(count) or not 0 < bins * count <= _COUNTED or not min < max:
+    if symbolic(bins) or not 0 < bins * in_example(tensor.numel()) <= _COUNTED or not min < max:
         return NotImplemented
     if tensor.dtype not in (torch.float32, torch.float64):
         return NotImplemented

@@ -18,7 +18,7 @@ from weft.capture.elementwise import elementwise, is_elementwise
 from weft.capture.flags import flagged
 from weft.capture.joins import JOINS
 from weft.capture.library import unsupported
-from weft.capture.lookups import LOOKUPS
+from weft.capture.lookups import CHECKS, LOOKUPS
 from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
@@ -38,6 +38,7 @@ from weft.tensor.builder import Ref
 from weft.tensor.program import Opaque, TensorProgram, uses
 
 _HANDLERS: dict[str, Handler] = {
+    **CHECKS,
     **CREATION,
     **INDICES,
     **JOINS,

@@ -1,0 +1,91 @@
+"""Stores at indices, counts and writes into parts, captured for any sizes: what they are of is checked at others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from weft.tensor.program import Lookup, Opaque
+
+
+def part(x):
+    x = x * 2
+    x[:, 2:] = 0
+    return x + 1
+
+
+def rows(x):
+    x = x * 2
+    x[2:] = x[:1]
+    x[-1] = 3
+    return x + 1
+
+
+def moved(x):
+    x = x * 2
+    x[:, 1:4] = x[:, :3] + 1
+    return x
+
+
+def begun(x):
+    made = x.new_empty(x.shape)
+    made[:, :2], made[:, 2:] = 1, x[:, :1]
+    return made + x
+
+
+def router(x):
+    weights, experts = x.softmax(-1).topk(2)
+    return torch.zeros_like(x).scatter(1, experts, weights)
+
+
+def counted(x):
+    return torch.histc((x > 0).to(x.dtype), 2, 0, 1) * 2
+
+
+def classes(x):
+    return functional.one_hot(x.argmax(-1), 8).to(x.dtype) * x[:, :1]
+
+
+def last(x):
+    return torch.select_scatter(x * 2, x[:, 0], 1, -1)
+
+
+FUNCTIONS: dict[str, Any] = {f.__name__: f for f in (part, rows, begun, router, counted, classes, last)}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nothing_is_left_to_pytorch(weft, name, dynamic):
+    captured = weft.compare(FUNCTIONS[name], torch.randn(5, 8), dynamic=dynamic)
+    assert captured.fallbacks == ()
+
+
+def test_rows_are_moved_by_a_lookup(weft):
+    """Of elements that lie side by side a copy is faster."""
+    captured = weft.compare(moved, torch.randn(3, 6, 8))
+    assert any(isinstance(n, Lookup) for n in captured.program.nodes)
+    assert not any(isinstance(n, Opaque) for n in captured.program.nodes)
+    assert [f.operation for f in weft.compare(moved, torch.randn(3, 6)).fallbacks] == ["aten.copy_"]
+
+
+def test_a_store_copies_nothing_and_is_no_view(weft):
+    """What PyTorch stores is told, though its result lies where what is stored into did."""
+
+    def inverse(order):
+        made = torch.empty_like(order)
+        made[order] = torch.arange(order.shape[0])
+        return made + 1
+
+    captured = weft.compare(inverse, torch.randperm(20))
+    assert {f.operation for f in captured.fallbacks} == {"aten.empty_like", "aten.index_put"}
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (1, 8), (3, 1)])
+@pytest.mark.parametrize("name", ["part", "classes", "router"])
+def test_of_none_and_of_one(weft, name, shape):
+    if name != "part" and shape[1] == 1:
+        pytest.skip("there are no two experts, nor eight classes")
+    weft.compare(FUNCTIONS[name], torch.randn(shape))
