@@ -313,7 +313,9 @@ class _Lowering:
                 Collapse(s, node.monoid, a, b, node.location) for s, a, b in zip(steps, args, blocked, strict=False)
             ]
 
-        self._nest(LoweredLeaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator))
+        self._nest(
+            LoweredLeaf(node.name, node.axes, (node.arg,), leaf, tuple(over), node.monoid, node.dtype.accumulator)
+        )
 
     def _scan(self, node: Scan) -> None:
         """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
