@@ -1,4 +1,4 @@
-"""What users call: rolls of any length, caches that grow, shifted windows of attention."""
+"""What users call: rolls of any length, caches that grow."""
 
 from __future__ import annotations
 
@@ -33,17 +33,3 @@ def test_a_cache_that_grows_compiles_two_binaries_a_kernel() -> None:
             torch.testing.assert_close(found, wanted)
             torch.testing.assert_close(mine, theirs)
     assert weft.stats().binaries_emitted - before <= 2 * 4
-
-
-def test_shifted_windows_of_attention() -> None:
-    def attend(x, w):
-        x = torch.roll(x, (-1, -1), (1, 2))
-        x = x.view(2, 2, 4, 2, 4, 16).transpose(2, 3).reshape(8, 16, 16)
-        x = torch.softmax(x @ x.mT / 4, -1) @ x
-        x = x.view(2, 2, 2, 4, 4, 16).transpose(2, 3).reshape(2, 8, 8, 16)
-        return torch.roll(x, (1, 1), (1, 2)) + w
-
-    given = torch.randn(2, 8, 8, 16), torch.randn(16)
-    program = weft.optimize(attend, given)
-    assert "aten.roll" not in [each.operation for each in program.fallbacks]
-    torch.testing.assert_close(program(*given), attend(*given))
