@@ -86,6 +86,7 @@ CPP: tuple[Rule, ...] = (
     Rule("dropped mask", r"const bool (\w+) = .*;", r"const bool \1 = true;"),
     Rule("dropped mask", r"= (\w+|\([^?]*\)) \? ([^:]+) : (?!.*::).*;", r"= \2;"),
     Rule("mask one off", r"(const bool \w+ = .*) <= ", r"\1 < "),
+    Rule("mask one off", r"(= \(.*) <= (.*\) \? )", r"\1 < \2"),
     Rule("wrong stride", r"\* (\w+)_s0\b", r"* \1_s1"),
     Rule("wrong stride", r"\* (\w+)_s1\b", r"* \1_s0"),
     Rule("wrong stride", r"= dense \? 1 : \w+;", "= 1;"),

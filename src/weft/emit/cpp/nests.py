@@ -203,7 +203,7 @@ class _Printer:
         inside, known = dict(self.inside), dict(self.known)
         with self.out.block(f"for (i64 {start} = 0, {more}; {start} < {valid}; {start} += {more})"):
             self.index[axis] = start
-            self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kNothing);")
+            self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kBeside);")
             ends = dict.fromkeys(end for lazy, compared in runs for end in self._decided(lazy, compared, axis))
             for value, limit in ends:
                 self.out.line(f"{more} = weft::min_index({more}, weft::steps_below({value}, {limit}));")

@@ -58,12 +58,12 @@ static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
 // How often a value grows by 1 until it is no longer less than `limit`: at most what no loop counts to.
 static WEFT_INLINE i64 steps_below(i64 value, i64 limit) { return value < limit ? limit - value : INT64_MAX; }
 // What stands for elements that are not there, to be read so far on and back from: a loop that reads one or the other has no branch.
-constexpr i64 kNothing = 1024;
+constexpr i64 kBeside = 1024;
 template <class T>
-alignas(64) const T nothing[2 * kNothing] = {};
+alignas(64) const T nothing[2 * kBeside] = {};
 template <class T>
 static WEFT_INLINE const T* there_or_nothing(bool there, const T* first, i64 at) {
-  return there ? first + at : nothing<T> + kNothing;
+  return there ? first + at : nothing<T> + kBeside;
 }
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
