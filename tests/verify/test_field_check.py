@@ -40,9 +40,9 @@ from weft.tensor.program import (
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 from weft.tensor.scalar import apply as apply_
-from weft.verify import equivalent, subject, verify
-from weft.verify.inputs import numbers_of_interest
-from weft.verify.sizes import edge_sizes, small_tiles
+from weft.verify import equivalent, field_check, subject, verify
+from weft.verify.inputs import numbers_of_interest, turns
+from weft.verify.sizes import edge_sizes, iterations, small_tiles
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -191,6 +191,35 @@ def test_numbers_that_are_only_added_are_not_put_in_for_floats():
     assert numbers_of_interest((program,), DType.bool) == ()
     assert {0, 1, 4, 5} <= set(numbers_of_interest((program,), DType.uint8))
     assert min(numbers_of_interest((program,), DType.uint8)) == 0
+
+
+def test_numbers_that_element_numbers_are_compared_with_are_not_put_in_for_floats():
+    """A mask made of indices asks nothing of what it masks."""
+    (m,) = programs.axes("m")
+    masked = apply_("where", apply_("lt", Arg(0), Lit(3)), Arg(1), apply_("maximum", Arg(1), Lit(0.5)))
+    nodes = (
+        Iota("i", (m,), DType.int64),
+        Elementwise("out", (m,), programs.F32, masked, (Use("i", (m,)), Use("x", (m,)))),
+    )
+    program = TensorProgram((programs.tensor("x", m),), nodes, ("out",))
+    assert sorted(map(round, numbers_of_interest((program,), programs.F32))) == [0, 0, 1]  # 0.5, and beside it
+
+
+def test_programs_of_many_iterations_take_fewer_draws_of_numbers(monkeypatch):
+    program = selected(programs.F32, apply_("gt", Arg(0), Lit(1.0e6)))
+    applied = applied_to(program)
+    place = {"M": 60}
+    assert iterations(small_tiles(applied).graph, place) == 20
+    assert turns((program,), {"M": 1}) > turns((program,), {"M": 1}, 1) == 1
+    taken = list[int]()
+    real = subject.with_numbers
+    monkeypatch.setattr(subject, "with_numbers", lambda *a: taken.append(a[4]) or real(*a))
+    assert verify(program, applied).agrees
+    many = len(taken)
+    monkeypatch.setattr(field_check, "_ITERATIONS", 1)
+    monkeypatch.setattr(field_check, "_FEWEST_TURNS", 1)
+    assert verify(program, applied).agrees
+    assert len(taken) == many + 1 < 2 * many
 
 
 # Small tiles: what is checked in place of what runs.

@@ -22,7 +22,7 @@ from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
 from weft.verify.inputs import one_by_one, random_inputs
 from weft.verify.moves import Calls, run_moves
-from weft.verify.sizes import Freed, different_size, edge_sizes, freed, small_tiles
+from weft.verify.sizes import Freed, different_size, edge_sizes, freed, iterations, small_tiles
 from weft.verify.subject import FAILURES, Draw, Subject
 from weft.verify.verdict import Verdict
 
@@ -30,6 +30,8 @@ V = TypeVar("V")
 
 # How many times longer tensors are in which all values of bytes are laid out.
 _WIDER = 16
+# Draws with numbers of interest together make so many iterations of a scheduled program, about half a second's work, or are so few.
+_ITERATIONS, _FEWEST_TURNS = 12_000, 4
 
 
 @phase("field check")
@@ -89,6 +91,10 @@ class _Scheduled(Subject):
             sizes = self.program.sizes(free)
             if 0 not in sizes.values():
                 yield sizes
+
+    def most_turns(self, place: Mapping[str, int]) -> int:
+        """Returns fewer draws for loops of many iterations: two at each place are tried in any case."""
+        return max(_FEWEST_TURNS, _ITERATIONS // max(1, iterations(self.applied.graph, place)))
 
     def sizes_at(self, place: Mapping[str, int]) -> Mapping[str, int]:
         """Returns the place itself."""

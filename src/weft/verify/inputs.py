@@ -33,7 +33,7 @@ from weft.tensor.program import (
     Use,
     uses,
 )
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, parts
 
 V = TypeVar("V")
 
@@ -138,10 +138,7 @@ def reads_inside(program: TensorProgram, inputs: Mapping[str, Array], sizes: Map
 
 def reached(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]:
     """Finds how long the dimensions must be in which `program` reads where sizes alone say, by name of the space."""
-    sourced = {n.name for n in program.inputs}
-    for node in program.nodes:
-        if isinstance(node, Opaque) or not sourced.isdisjoint(uses(node)):
-            sourced.add(node.name)
+    sourced = _of_inputs(program)
     wanted = [(name, space) for name, space in _said(program) if name not in sourced]
     found: dict[str, int] = {}
     for (_, space), indices in zip(wanted, _evaluated(program, [name for name, _ in wanted], {}, sizes), strict=True):
@@ -186,8 +183,11 @@ def deciding(programs: Sequence[TensorProgram]) -> dict[str, tuple[Space, ...]]:
     return {name: tuple(spaces) for name, spaces in found.items()}
 
 
-def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
-    """Counts the draws of `with_numbers` until every input has had every number, integers several times; 0 where there are none."""
+def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int], most: int | None = None) -> int:
+    """Counts the draws of `with_numbers` until every input has had every number, integers several times; 0 where there are none.
+
+    `most`: so many of them at most, besides those with equal elements.
+    """
     wanted = 0
     nodes = [n for p in programs for n in p.inputs]
     counts = {dtype: len(numbers_of_interest(programs, dtype, sizes)) for dtype in {n.dtype for n in nodes}}
@@ -195,7 +195,7 @@ def turns(programs: Sequence[TensorProgram], sizes: Mapping[str, int]) -> int:
         exchanged = _exchanged(math.prod(a.space.size(sizes) for a in node.axes), node.dtype)
         often = 1 if node.dtype.is_float else _OFTEN
         wanted = max(wanted, -(-often * counts[node.dtype] // exchanged))
-    return min(wanted, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
+    return min(wanted, _MOST_TURNS if most is None else most, _MOST_TURNS) + (_TIED_TURNS if _rank(programs) else 0)
 
 
 def ordered(program: TensorProgram) -> bool:
@@ -345,29 +345,47 @@ def _mixed(choice: Array) -> Structural:
 
 
 def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[float | int]:
-    """Yields the numbers that operations of `program` have or read; all, or only those that something is compared with."""
+    """Yields the numbers that operations of `program` have or read; all, or only those that what inputs make is compared with."""
     constants = {n.name: n.value for n in program.nodes if isinstance(n, Constant)}
+    sourced = _of_inputs(program)
     for node in program.nodes:
         if isinstance(node, Elementwise):
             args = tuple(constants.get(use.value) for use in node.args)
-            yield from _in_expression(node.expr, args, everywhere, counted=everywhere)
+            made = None if everywhere else frozenset(i for i, use in enumerate(node.args) if use.value in sourced)
+            yield from _in_expression(node.expr, args, made, counted=everywhere)
+
+
+def _of_inputs(program: TensorProgram) -> set[str]:
+    """Returns the names of the values that depend on what an input, or PyTorch, gives."""
+    found = {n.name for n in program.inputs}
+    for node in program.nodes:
+        if isinstance(node, Opaque) or not found.isdisjoint(uses(node)):
+            found.add(node.name)
+    return found
 
 
 def _in_expression(
-    expr: Scalar, args: tuple[float | int | bool | None, ...], everywhere: bool, *, counted: bool
+    expr: Scalar, args: tuple[float | int | bool | None, ...], made: frozenset[int] | None, *, counted: bool
 ) -> Iterator[float | int]:
+    """Yields the numbers in `expr`; where `made` says which of its arguments inputs make, those that such are compared with."""
     match expr:
         case Arg() | Lit():
             value = args[expr.index] if isinstance(expr, Arg) else expr.value
             if counted and value is not None and not isinstance(value, bool):
                 yield value
         case Apply(op, inner):
+            compared = op in ORDERING and made is not None and not made.isdisjoint(_arguments(expr))
             for arg in inner:
-                yield from _in_expression(arg, args, everywhere, counted=everywhere or op in ORDERING)
+                yield from _in_expression(arg, args, made, counted=made is None or compared)
         case Convert(_, inner):
-            yield from _in_expression(inner, args, everywhere, counted=counted)
+            yield from _in_expression(inner, args, made, counted=counted)
         case _:
             assert_never(expr)
+
+
+def _arguments(expr: Scalar) -> Iterator[int]:
+    """Yields the numbers of the arguments in `expr`."""
+    return (part.index for part in parts(expr) if isinstance(part, Arg))
 
 
 def _compares(expr: Scalar) -> bool:

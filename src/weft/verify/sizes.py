@@ -172,6 +172,16 @@ def band_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], .
     return tuple({tuple(each.items()): each for each in found}.values())
 
 
+def iterations(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Counts the iterations of all maps of `graph` at these sizes, by name of the space; of bands as if they were whole."""
+    found = 0
+    for node in graph.nodes:
+        if isinstance(node, Map):
+            blocks = -(-node.axis.space.size(sizes) // (1 if node.unit else _tile(node)))
+            found += blocks * (1 + iterations(node.body, sizes))
+    return found
+
+
 def of_blocks(applied: BlockProgram, blocks: int) -> dict[str, int]:
     """Counts the elements of each space, by name, that give its loops so many blocks, where these run one after the other.
 

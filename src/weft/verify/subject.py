@@ -111,6 +111,11 @@ class Subject(ABC):
     guards: bool = False
     """The second may ask for infinities and NaN where the first does not: no rewrite's claim is about these."""
 
+    def most_turns(self, place: Mapping[str, Any]) -> int | None:
+        """Returns how many draws with numbers of interest are tried at `place` at most; None: all."""
+        del place
+        return None
+
     @abstractmethod
     def sizes_at(self, place: Mapping[str, Any]) -> Mapping[str, int]:
         """Returns the sizes of the inputs' spaces."""
@@ -144,7 +149,7 @@ class Subject(ABC):
         """Returns the first output that differs in any of the trials: more of them at the first place, with numbers of interest."""
         programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
         more = first and not draw.arbitrary
-        numbers = turns(programs, sizes) if more else 0
+        numbers = turns(programs, sizes, self.most_turns(place)) if more else 0
         orders = self.orders if any(map(ordered, programs)) else 0
         for trial in range(trials + numbers + orders):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
