@@ -164,4 +164,4 @@ def test_a_mask_beside_a_cache_is_made_of_the_cache_length(weft):
 
     for dynamic in (False, True):
         captured = weft.compare(function, torch.randn(3, 8), torch.randn(5, 8), dynamic=dynamic)
-        assert [f.operation for f in captured.fallbacks] == ["aten.cat"]
+        assert not captured.fallbacks

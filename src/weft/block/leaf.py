@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from weft.block.edges import Broadcast, Iterate
-from weft.block.program import Access, BlockNode, Load, Pointwise, Prefix
+from weft.block.program import Access, BlockNode, Load
 from weft.block.subscripts import Subscript
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Elementwise, Lookup, Monoid, Scan, Use
-from weft.tensor.scalar import Apply, Arg, Convert, Scalar
+from weft.tensor.scalar import Arg, Convert, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,6 @@ def looked_up(node: Lookup, name: str, memory: str, items: tuple[str, ...], dims
     """Return the load of what `node` reads in `memory` where `items` say."""
     at = tuple(Subscript((), 0, number) for number in range(len(items)))
     return Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
-
-
-def stepped(scan: Prefix, wide: DType) -> tuple[BlockNode, ...]:
-    """Return what does the work of `scan`, carried in type `wide`, where an iteration has one element."""
-    dims = tuple(a for a in scan.dims if a != scan.over)
-    both = Apply(scan.monoid.value, (Arg(0), Arg(1)))
-    return (
-        Pointwise(scan.total, both, (scan.acc, scan.arg), dims, wide, scan.location),
-        Pointwise(scan.name, Arg(0), (scan.total,), dims, scan.dtype, scan.location),
-    )
 
 
 def carried(node: Scan) -> DType:

@@ -13,7 +13,7 @@ from weft.block import program as block
 from weft.block.copies import merging
 from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
-from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up, stepped
+from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     BlockNode,
@@ -326,7 +326,7 @@ class _Lowering:
         wide = carried(node) if self.doubles else node.dtype
         scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
         state = State.of_prefix(scan, dims, wide, "%s")
-        nodes = stepped(scan, wide) if unit else (scan,)
+        nodes = scan.of_one(wide) if unit else (scan,)
         source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
 
         def build(rest: Sequence[Axis], result: str) -> Map:

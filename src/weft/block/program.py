@@ -90,6 +90,15 @@ class Prefix:
     dtype: DType
     location: Location | None = None
 
+    def of_one(self, carried: DType) -> tuple[Pointwise, Pointwise]:
+        """Return what does the same where an iteration has one element, and what came before is of type `carried`."""
+        dims = tuple(a for a in self.dims if a != self.over)
+        both = Apply(self.monoid.value, (Arg(0), Arg(1)))
+        return (
+            Pointwise(self.total, both, (self.acc, self.arg), dims, carried, self.location),
+            Pointwise(self.name, Arg(0), (self.total,), dims, self.dtype, self.location),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:

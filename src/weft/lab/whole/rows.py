@@ -83,9 +83,9 @@ class ModelRow:
 def floats(found: Any) -> list[Tensor]:
     """List the tensors of floating point of a model's result, those of a cache among them."""
     values: list[Any] = [*found.to_tuple()]
-    for name in _CACHES:
-        if name in found:
-            values += [tensor for layer in found[name].layers for tensor in (layer.keys, layer.values)]
+    cache: Any = next((found[name] for name in _CACHES if name in found), None)  # a result may have both names
+    for layer in () if cache is None else cache.layers:
+        values += layer.keys, layer.values
     return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
