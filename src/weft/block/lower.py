@@ -118,13 +118,12 @@ class _Lowering:
         self.lists = {n.name: n.axes for n in self.program.inputs}
         readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast | Lookup)]
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
-        self.listed.update(u.value for fold in self.folds for _, u in fold.args)
         self.listed.update(cast.arg.value for cast in self.at_matmuls.values())
-        values = self.program.values()
+        values, folded = self.program.values(), {u.value for fold in self.folds for _, u in fold.args}
         self.windows = {
             n.name: n
             for n in self.program.nodes
-            if isinstance(n, Lookup) and n.masked and n.name not in self.listed
+            if isinstance(n, Lookup) and n.masked and n.name not in self.listed | folded
             if isinstance(values[n.source], Input) and all(u.value in self.indices for u in reads(n))
         }
 
