@@ -107,3 +107,23 @@ def test_where_extrema_are_is_left_to_pytorch_with_a_reason() -> None:
 def test_the_cost_counts_each_element_once_in_and_once_out() -> None:
     program = check(lambda x: x.cumsum(1), torch.randn(64, 4096))
     assert program.kernels[0].cost.unique_bytes == 2 * 4 * 64 * 4096
+
+
+def test_what_is_finite_in_eagers_order_is_finite() -> None:
+    """Products that overflow after a 0, in rows that are cut in segments or windows; sums near the end of the range."""
+    x = torch.full((200_000,), 2.0)
+    x[0] = 0.0
+    with weft.options(threads=2):
+        program = weft.optimize(lambda x: x.cumprod(0), (x,))
+    assert len(program.kernels) == 1, "segments would multiply 0 by infinity"
+    assert torch.equal(program(x), x.cumprod(0))
+    large = torch.zeros(2, 32, dtype=torch.float64)
+    large[:, 0], large[:, 1:3] = -1e308, 1e308
+    assert torch.equal(weft.optimize(lambda x: x.cumsum(1), (large,))(large), large.cumsum(1))
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_of_two_zeros_the_later_stays(name: str) -> None:
+    x = torch.tensor([[0.0, -0.0, 1.0, -3.0, 0.0, -0.0]] * 3)
+    found = weft.optimize(lambda x: getattr(torch, name)(x, 1).values, (x,))(x)
+    assert torch.equal(torch.signbit(found), torch.signbit(getattr(torch, name)(x, 1).values))

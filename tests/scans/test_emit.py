@@ -94,7 +94,7 @@ def test_what_is_fused_with_a_scan_is_done_along_with_it(tmp_path: Path) -> None
 def test_a_row_in_segments(monoid: Monoid, tmp_path: Path) -> None:
     """1, 2, 7 and 64 segments, more of them than there are blocks too."""
     domain, made = Fp64Domain(), []
-    for dtype in (DType.float32, DType.int64):
+    for dtype in (DType.float32, DType.int64) if monoid is not Monoid.prod else (DType.int64,):
         for parts in (1, 2, 7, 64):
             split = levels((LevelPlace.split, parts), (LevelPlace.loop, 20))
             made.append(apply(fused(row(monoid, dtype)), Schedule((("n", split),))))
@@ -125,7 +125,7 @@ def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * len(Monoid)
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * (len(Monoid) - 1)
     assert not {name: what for name, what in found.items() if what}
 
 

@@ -33,3 +33,14 @@ def test_a_cache_that_grows_compiles_two_binaries_a_kernel() -> None:
             torch.testing.assert_close(found, wanted)
             torch.testing.assert_close(mine, theirs)
     assert weft.stats().binaries_emitted - before <= 2 * 4
+
+
+def test_a_run_goes_on_only_while_what_an_index_is_chosen_by_does() -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        joined, number = torch.cat((a, b)), torch.arange(101)
+        return torch.where(torch.where(number == 3, number + 100, number) < 50, joined, 0.0)
+
+    given = torch.randn(40), torch.randn(61)
+    program = weft.optimize(function, given, judge="off")
+    assert program.kernels
+    assert torch.equal(program(*given), function(*given))

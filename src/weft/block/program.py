@@ -90,6 +90,11 @@ class Prefix:
     dtype: DType
     location: Location | None = None
 
+    @property
+    def is_float_product(self) -> bool:
+        """Whether the order of its products decides whether they are finite."""
+        return self.monoid is Monoid.prod and self.dtype.is_float
+
     def of_one(self, carried: DType) -> tuple[Pointwise, Pointwise]:
         """Return what does the same where an iteration has one element, and what came before is of type `carried`."""
         dims = tuple(a for a in self.dims if a != self.over)

@@ -18,6 +18,7 @@ from weft.block.program import (
     Graph,
     Load,
     Map,
+    Prefix,
     Store,
     exports,
     sealed,
@@ -133,9 +134,13 @@ def maps(graph: Graph) -> Iterator[Map]:
             yield from maps(node.body)
 
 
-def scans(graph: Graph) -> Iterator[Map]:
-    """Yield the loops of `graph` itself whose iterations see their state."""
-    return (n for n in graph.nodes if isinstance(n, Map) and n.state is not None and n.state.shown)
+def scans_apart(graph: Graph) -> Iterator[Map]:
+    """Yield the loops of `graph` itself whose iterations see their state, and that segments may share.
+
+    Products of floats go one by one: those of a segment may be infinite where times 0, which comes before, they are 0.
+    """
+    loops = (n for n in graph.nodes if isinstance(n, Map) and n.state is not None and n.state.shown)
+    return (n for n in loops if not any(isinstance(each, Prefix) and each.is_float_product for each in n.body.nodes))
 
 
 def sub_blocks(node: Map) -> frozenset[Axis]:

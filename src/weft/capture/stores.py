@@ -170,7 +170,8 @@ def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: tor
 
 
 def _index_fill(tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    stored = _rows(tensor, dim, index, value)
+    size = tensor.shape[dim] if tensor.ndim else 1
+    stored = _rows(tensor, dim, torch.where(index < 0, index + size, index), value)  # unlike in other stores
     return NotImplemented if stored is None else _replaced(tensor, stored)
 
 
@@ -183,7 +184,8 @@ def _index_put(
     if len(given) == 1 and given[0].dtype == torch.bool:
         return NotImplemented if accumulate else _masked(tensor, dims[0], given[0], values)
     if dims != list(range(dims[0], dims[0] + len(dims))) or any(
-        each.ndim > 1 or each.dtype == torch.bool for each in given
+        each.ndim > 1 or each.dtype not in (torch.int32, torch.int64)
+        for each in given  # of bytes: masks
     ):
         return NotImplemented
     count = max((each.shape[0] for each in given if each.ndim), default=1)
@@ -247,6 +249,8 @@ def _slice_scatter(
         return src.clone()
     same, row = _same_along(src, dim - src.ndim), src.shape[dim + 1 :]
     if symbolic(start or 0) or symbolic(end or 0) or not dense(tensor):
+        return NotImplemented
+    if symbolic(size) and (start or 0) < 0 and step > 1:  # where it begins decides which places it takes
         return NotImplemented
     if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
         return NotImplemented

@@ -52,7 +52,7 @@ def in_segments(loop: Map, count: int, loops: Callable[[str], str], around: Grap
 
     Raises:
         ScheduleError: what is combined depends on what came before, so that no segment is known by itself; or there are loops
-            inside.
+            inside; or floats are multiplied, whose products depend on where they begin.
     """
     state = loop.state
     assert state is not None
@@ -77,6 +77,10 @@ def _demand_apart(loop: Map, state: State) -> None:
             whole.add(node.total)
         if not late.isdisjoint(operands(node)):
             late.update(results(node))
+    if any(isinstance(node, Prefix) and node.is_float_product for node in loop.body.nodes):
+        raise ScheduleError(
+            f"loop {loop.name!r} cannot be split: products of its segments may overflow where its own do not"
+        )
     inside = next(maps(loop.body), None)
     if inside is not None or state.resume is not None or not late.isdisjoint({*state.feeds} - whole):
         raise ScheduleError(

@@ -93,7 +93,7 @@ class _Scheduled(Subject):
                 yield sizes
 
     def most_turns(self, place: Mapping[str, int]) -> int:
-        """Returns fewer draws for loops of many iterations: two at each place are tried in any case."""
+        """Returns fewer draws for loops of many iterations: random ones are tried at each place in any case."""
         return max(_FEWEST_TURNS, _ITERATIONS // max(1, iterations(self.applied.graph, place)))
 
     def sizes_at(self, place: Mapping[str, int]) -> Mapping[str, int]:

@@ -21,14 +21,14 @@ struct UpProd {
 struct UpMax {
   template <class V>
   static WEFT_INLINE V of(V a, V b) {
-    V greater = b > a ? b : a;
+    V greater = b >= a ? b : a;  // of 0 and -0 the later, as eager
     return b != b ? b : greater;
   }
 };
 struct UpMin {
   template <class V>
   static WEFT_INLINE V of(V a, V b) {
-    V less = b < a ? b : a;
+    V less = b <= a ? b : a;
     return b != b ? b : less;
   }
 };
@@ -105,12 +105,14 @@ WEFT_INLINE void put_four<double, double, double>(double* at, Lanes<double> v) {
 template <>
 WEFT_INLINE void put_four<float, float, float>(float* at, Lanes<float> v) { memcpy(at, &v, sizeof v); }
 
-// Whether the elements of a window may be combined before what comes before them is. Products of a few numbers may be infinite, where
-// times 0, which comes before, they are 0.
-template <class Op, class W>
+// Whether the elements of a window, of type I, may be combined before what comes before them is. Products of a few numbers may be
+// infinite, where times 0, which comes before, they are 0; and so may sums of numbers as wide as they are carried.
+template <class Op, class W, class I>
 constexpr bool kInWindows = true;
+template <class I>
+constexpr bool kInWindows<UpProd, double, I> = false;
 template <>
-constexpr bool kInWindows<UpProd, double> = false;
+constexpr bool kInWindows<UpSum, double, double> = false;
 
 // The lanes of `v`, each combined with those before it.
 template <class Op, class W>
@@ -126,7 +128,7 @@ static WEFT_INLINE A prefix_row(O* out, const I* in, i64 n, A acc) {
   using V = Lanes<W>;
   W before = (W)acc;
   i64 i = 0;
-  for (; kInWindows<Op, W> && i + 16 <= n; i += 16) {
+  for (; kInWindows<Op, W, I> && i + 16 <= n; i += 16) {
     V v[4], all[4], carry = {before, before, before, before};
     for (int k = 0; k < 4; ++k) {
       v[k] = up_to_each<Op, W>(four_of<W>(in + i + 4 * k));

@@ -81,10 +81,27 @@ def _slope(expr: Scalar, args: Sequence[Value], axis: Axis) -> int | None:
                     return left - right
                 case "neg", (int(own),):
                     return -own
-                case "where", (_, first, second):
-                    return first if first == second else None
+                case "where", (_, first, second) if first == second and _is_alike(inner[0], args, axis):
+                    return first
                 case _:
                     return None
+
+
+def _is_alike(condition: Scalar, args: Sequence[Value], axis: Axis) -> bool:
+    """Tells whether a condition comes out alike all along a run: it does not change, or it is among those that end one."""
+    match condition:
+        case Arg() | Lit():
+            return _slope(condition, args, axis) == 0
+        case Convert():
+            return False
+        case Apply(op, inner):
+            steps = [_slope(each, args, axis) for each in inner]
+            if op in _COMPARE and None not in steps:
+                left, right = steps
+                return left is not None and right is not None and abs(left - right) <= 1
+            return all(step == 0 for step in steps) or (
+                op.startswith("logical_") and all(_is_alike(each, args, axis) for each in inner)
+            )
 
 
 def replaced(expr: Scalar, known: Mapping[Scalar, Scalar]) -> Scalar:

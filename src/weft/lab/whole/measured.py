@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -40,7 +39,6 @@ class ModelResult:
     Attributes:
         row: its name.
         times: by compiler, what a call takes.
-        first: by compiler, seconds of the first calls, one for each of the inputs.
         wrong: why weft's results are not right; empty where they are.
         share: of weft's time, by "library" (products and convolutions), "kernels" (weft's) and "other" (PyTorch's other
             operations).
@@ -51,7 +49,6 @@ class ModelResult:
 
     row: str
     times: Mapping[str, PeerTiming] = field(default_factory=dict[str, PeerTiming])
-    first: Mapping[str, float] = field(default_factory=dict[str, float])
     wrong: str = ""
     share: Mapping[str, float] = field(default_factory=dict[str, float])
     others: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -111,21 +108,15 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
         PLAIN: model,
     }
     calls = {name: row.caller(run, model) for name, run in runs.items()}
-    first = {name: _first(call, row) for name, call in calls.items()}
+    for call in calls.values():  # each compiles in a turn of its own
+        for number in range(row.first_calls):
+            call(row.inputs(number))
     times = compare(calls, lambda number: (row.inputs(number),), rounds)
     wrong = _wrong(row, model, calls)
     share, others = _profile(calls[OWN], list(map(row.inputs, range(_PROFILED))))
     given = row.inputs(_PROFILED)
     peaks = {name: most_allocated(lambda call=call: call(given)) for name, call in calls.items()}
-    return ModelResult(row.name, times, first, wrong, share, others, peaks)
-
-
-def _first(call: Callable[[Inputs], Any], row: ModelRow) -> float:
-    """Return the seconds of the calls in which a compiler compiles."""
-    begin = time.perf_counter()
-    for number in range(row.first_calls):
-        call(row.inputs(number))
-    return time.perf_counter() - begin
+    return ModelResult(row.name, times, wrong, share, others, peaks)
 
 
 def _wrong(row: ModelRow, model: Any, calls: Mapping[str, Callable[[Inputs], list[Tensor]]]) -> str:

@@ -36,9 +36,9 @@ def complaints(found: Sequence[ModelResult]) -> list[str]:
 
 def _rows(found: Sequence[ModelResult]) -> Table:
     table = Table(
-        *("row", "weft", "Inductor", "eager", "weft/Inductor", "weft/eager", "first call: weft", "Inductor"),
+        *("row", "weft", "Inductor", "eager", "weft/Inductor", "weft/eager"),
         *("memory: weft", "Inductor", "eager"),
-        title="a call of whole models, ms; first calls in seconds; the most memory of tensors at once, MB",
+        title="a call of whole models, ms; the most memory at once that PyTorch allocates, MB: not what a kernel takes for itself",
         box=None,
     )
     for each in found:
@@ -47,9 +47,8 @@ def _rows(found: Sequence[ModelResult]) -> Table:
             continue
         times = [f"{each.times[name].median_ms:.2f}" for name in (OWN, PEER, PLAIN)]
         ratios = [f"{each.ratio(peer):.2f}" for peer in (PEER, PLAIN)]
-        first = [f"{each.first[name]:.1f}" for name in (OWN, PEER)]
         peaks = [f"{each.peaks[name] / _MB:.1f}" if name in each.peaks else "-" for name in (OWN, PEER, PLAIN)]
-        table.add_row(each.row, *times, *ratios, *first, *peaks)
+        table.add_row(each.row, *times, *ratios, *peaks)
     return table
 
 

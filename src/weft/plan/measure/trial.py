@@ -250,6 +250,7 @@ def _parts(plan: Plan, sizes: tuple[int, ...], device: torch.device | None, *, c
         "size class": str(sizes),
         "pytorch threads": str(torch.get_num_threads()),
         "compared": str(compared),  # the results too, not the times alone
+        "scheme": current().scheme or "",  # with one there is no plan with the library's matmuls to compare with
     }
 
 

@@ -281,8 +281,12 @@ def _demand_order(
     for number, places in parts.items():
         own: dict[int, tuple[str, str]] = {}
         waiting = [(node.name, v) for i in places for node in row[i] for v in uses(node)]
+        seen = set[str]()
         while waiting:
             reader, value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             if value in again or (value in program.numbers and value not in kernel):
                 waiting += [(reader, v) for v in uses(values[value])]
             elif kernel.get(value, number) != number and value not in program.numbers:

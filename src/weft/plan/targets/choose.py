@@ -16,7 +16,7 @@ from weft.block.check import body_types, infer, update_types
 from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, State
 from weft.block.ranges import All
 from weft.block.scope import Scope
-from weft.block.walk import maps, operands, ranks, results, scans
+from weft.block.walk import maps, operands, ranks, results, scans_apart
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -227,7 +227,7 @@ def in_segments(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, i
     )
     apart = {
         n.name
-        for n in (*outer_reductions(program.graph), *scans(program.graph))
+        for n in (*outer_reductions(program.graph), *scans_apart(program.graph))
         if _work(n, sizes) >= threads * _ROW
         and n.axis.space.size(sizes) >= threads * schedule.of(n.name).levels[-1].size
     }

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from weft.block.program import BlockNode, BlockProgram, Broadcast, Dot, Final, Graph, Map, Stacked
 from weft.block.room import power_of_two
-from weft.block.walk import maps, operands, ranks, results, scans
+from weft.block.walk import maps, operands, ranks, results, scans_apart
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
 from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
@@ -180,7 +180,7 @@ def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Se
 def _apart(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
     """Yields the loops of a program's `graph` that can be cut in segments."""
     yield from _splittable(graph, once, sizes)
-    yield from scans(graph)
+    yield from scans_apart(graph)
 
 
 def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
