@@ -74,7 +74,7 @@ def generate(model: nn.Module, prompt: Tensor, count: int) -> Tensor:
 def main(small: bool) -> None:
     """Generates with eager PyTorch and with weft, and compares words and times."""
     torch.manual_seed(0)
-    width, layers, count = (64, 2, 8) if small else (512, 8, 64)
+    width, layers, count = (64, 1, 4) if small else (512, 8, 64)
     model = GPT(1000, width, 4, layers, longest=128).eval()
     prompt = torch.randint(1000, (1, 16))
     fast = weft.compile(model)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from testkit.walk import WALK_ALL
 from weft.run.child import can_fork
 from weft.run.compiler import find_compiler
 
@@ -60,7 +61,7 @@ def process(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("who", ["compiler", "its child"])
+@pytest.mark.parametrize("who", ["compiler", *["its child"] * WALK_ALL])
 def test_a_compiler_that_is_killed_while_it_works(process, tmp_path, who):
     """By the system for want of memory, say: the driver, or what does its work, which it then reports itself."""
     killing = tmp_path / "killing"

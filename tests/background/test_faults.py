@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from testkit.walk import WALK_ALL
+
 BEGIN = """
 import os, signal, sys, time, warnings
 import torch
@@ -136,6 +138,7 @@ def test_a_compiler_that_dies_each_time_is_given_up(run) -> None:
     assert "ended 3 times" in err
 
 
+@pytest.mark.skipif(not WALK_ALL, reason="three processes; WALK_ALL=1 takes it, and the test before is its first half")
 def test_the_next_process_compiles_what_a_killed_compiler_did_not(run) -> None:
     body = """
     pair = function(2)
@@ -295,6 +298,7 @@ def test_a_full_disk_leaves_it_to_pytorch(run) -> None:
     assert "Warning" in err
 
 
+@pytest.mark.skipif(not WALK_ALL, reason="threads for seconds; WALK_ALL=1 takes it, and benchmarks/background.py soaks")
 def test_many_threads_call_while_it_is_compiled(run) -> None:
     run("""
     import threading

@@ -364,11 +364,9 @@ SHARE = (
     ("LayerNorm", "one value for all rows", 0),
     ("causal attention", "mask one off", 0),
     ("masked attention", "dropped mask", 0),
-    ("moments", "end of a block not cut", 0),
     ("sum of all", "last block left out", 0),
     ("softmax of columns, a view", "wrong stride", 0),
     ("topk", "wrong order", 0),
-    ("integers", "off-by-one bound", 0),
 )
 """The faults that the tests plant: of a program and a kind, the first, or the one with that number."""
 
