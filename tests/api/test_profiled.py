@@ -23,7 +23,7 @@ def line_of(text: str) -> int:
 
 
 def recorded(call: Callable[[], Any]) -> Counter[str]:
-    """How often each of weft's kernels ran while the profiler was on."""
+    """Counts how often each of weft's kernels ran while the profiler was on."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
         call()
     return Counter({e.key: e.count for e in found.key_averages() if e.key.startswith("weft_")})

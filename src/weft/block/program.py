@@ -92,7 +92,7 @@ class Prefix:
 
     @property
     def is_float_product(self) -> bool:
-        """Whether the order of its products decides whether they are finite."""
+        """Tell whether floats are multiplied, whose order decides whether they are finite."""
         return self.monoid is Monoid.prod and self.dtype.is_float
 
     def of_one(self, carried: DType) -> tuple[Pointwise, Pointwise]:

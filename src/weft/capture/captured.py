@@ -29,7 +29,7 @@ class Fallback:
 
     @property
     def is_by_design(self) -> bool:
-        """Whether a library of PyTorch's runs it best, so that nothing is lost."""
+        """Tell whether a library of PyTorch's runs it best, so that nothing is lost."""
         return self.operation in LIBRARY
 
     def __iter__(self) -> Iterator[str]:

@@ -138,7 +138,7 @@ class _Walk:
 
     @property
     def kept(self) -> Expr:
-        """What lasts from block to block, states and loads, and lists on chip."""
+        """Count what lasts from block to block, states and loads, and lists on chip."""
         return sp.Add(*self.held.values(), *(values for name, values in self.lists.items() if name in self.lasting))
 
     def item(self, wires: tuple[Wire, ...], level: Colour = Colour.chip, name: str = "") -> DataItem:

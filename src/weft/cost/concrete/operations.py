@@ -77,7 +77,7 @@ class Operation:
 
     @property
     def inputs(self) -> tuple[ColumnValue, ...]:
-        """What must be there before it."""
+        """List what must be there before it."""
         return self.reads if self.onto is None else (*self.reads, self.onto)
 
 
@@ -97,7 +97,7 @@ class ColumnLoop:
 
     @property
     def inputs(self) -> tuple[ColumnValue, ...]:
-        """What is read in it and made before it; nothing of its state."""
+        """List what is read in it and made before it; nothing of its state."""
         own = {id(v) for each in self.body for v in made(each)} | {id(before) for before, _ in self.carried}
         found = (v for each in self.body for v in each.inputs if id(v) not in own)
         return tuple({id(v): v for v in found}.values())

@@ -63,7 +63,7 @@ class ModelResult:
 
     @property
     def covered(self) -> float:
-        """Of the time outside the library, the part that weft's kernels take; NaN where nothing was profiled."""
+        """Divide the time of weft's kernels by all that is outside the library; NaN where nothing was profiled."""
         own, other = self.share.get("kernels", 0.0), self.share.get("other", 0.0)
         return own / (own + other) if own + other else math.nan
 

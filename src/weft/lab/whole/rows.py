@@ -57,7 +57,7 @@ class ModelRow:
 
     @property
     def first_calls(self) -> int:
-        """How many calls compile: of a cache that grows, the second one too."""
+        """Count the calls that compile: of a cache that grows, the second one too."""
         return 1 + self.call.cached
 
     def model(self) -> nn.Module:
