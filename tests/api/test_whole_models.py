@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from weft.lab.measure import PeerTiming
 from weft.lab.whole import measured as measuring
 from weft.lab.whole.measured import ModelResult
 from weft.lab.whole.memory import most_allocated
-from weft.lab.whole.rows import chosen, rows
+from weft.lab.whole.profiled import part_of
+from weft.lab.whole.rows import ModelRow, chosen, rows
 from weft.lab.whole.tables import complaints, line, tables
 from weft.lab.workloads import models
 
@@ -30,6 +32,16 @@ def test_each_row_has_both_attentions_and_types_but_mixtures():
     assert len(names) == len(set(names)) == 7 * 4 - 2
     assert {"BERT-base 8x128 eager bf16", "GPT-2 1x1 after 1023 sdpa fp32"} <= set(names)
     assert not any("Mixtral" in name and "bf16" in name for name in names)
+
+
+@pytest.mark.parametrize("row", [r for r in rows("cuda", small=True) if r.attention == "sdpa"], ids=lambda r: r.name)
+def test_the_rows_of_a_gpu_can_be_called(row: ModelRow):
+    row = replace(row, device="cpu")
+    model = row.model()
+    with torch.no_grad():
+        found = row.caller(model, model)(row.inputs(0))
+    assert all(each.dtype == torch.bfloat16 for each in found)
+    assert all(each.isfinite().all() for each in found)
 
 
 def test_a_name_that_no_row_has_is_an_error():
@@ -60,10 +72,13 @@ def test_a_step_adds_one_token_to_the_cache_and_leaves_its_inputs():
 
 
 def test_parts_of_the_time_by_the_names_of_operations():
-    parts = {measuring._part(n) for n in ("aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu")}
+    parts = {part_of(n) for n in ("aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu")}
     assert parts == {"library"}
-    assert measuring._part("weft: f") == "kernels"
-    assert measuring._part("aten::cat") == "other"
+    assert part_of("weft: f") == "kernels"
+    assert part_of("aten::cat") == "other"
+    kernels = "nvjet_sm90_tst_192x128", "void cutlass::Kernel2<x>", "sm80_xmma_gemm_f32f32", "fmha_cutlassF"
+    assert {part_of(n, "cuda") for n in kernels} == {"library"}
+    assert part_of("void at::native::elementwise_kernel<128, 4>", "cuda") == "other"
     assert result("a", 1, 1, share={"library": 0.5, "kernels": 0.3, "other": 0.2}).covered == pytest.approx(0.6)
     assert math.isnan(ModelResult("a").covered)
 
@@ -71,16 +86,22 @@ def test_parts_of_the_time_by_the_names_of_operations():
 def test_tables_show_ratios_means_and_what_failed(capsys):
     share = {"library": 0.5, "kernels": 0.4, "other": 0.1}
     found = [
-        result("a fp32", 1.0, 2.0, share=share, others={"aten::cat": 0.001}),
-        result("b fp32", 2.0, 1.0, share=share, wrong="far off"),
+        result("a sdpa fp32", 1.0, 2.0, share=share, others={"aten::cat": 0.001}),
+        result("b sdpa fp32", 2.0, 1.0, share=share, wrong="far off"),
         ModelResult("c fp32", failed="it broke"),
     ]
-    assert line(found[0]) == "a fp32: 1.00 ms beside Inductor's 2.00 (0.50) and eager's 2.00 (0.50)"
+    assert line(found[0]) == "a sdpa fp32: 1.00 ms beside Inductor's 2.00 (0.50) and eager's 2.00 (0.50)"
     assert line(found[2]) == "c fp32: it broke"
-    assert complaints(found) == ["c fp32: it broke", "b fp32: far off"]
-    each, parts, means = tables(found)
-    assert each.row_count == parts.row_count == 3
+    assert complaints(found) == ["c fp32: it broke", "b sdpa fp32: far off"]
+    each, parts, first, means = tables(found)
+    assert each.row_count == parts.row_count == first.row_count == 3
     assert [list(column.cells) for column in means.columns][1] == ["1.00", "0.80 (least)"]
+
+
+def test_a_call_that_was_not_timed_has_no_ratio():
+    one = ModelResult("a bf16", {"weft": PeerTiming(1.0, 1.0, 3)})
+    assert math.isnan(one.ratio("Inductor"))
+    assert "nan" in line(one)
 
 
 def test_memory_is_the_most_at_once():
@@ -111,8 +132,10 @@ def test_the_command_measures_small_models(tmp_path):
     assert one.times.keys() == {"weft", "Inductor", "eager"}
     assert sum(one.share.values()) == pytest.approx(1)
     assert not one.wrong
-    assert one.peaks.keys() == one.times.keys()
+    assert one.peaks.keys() == one.times.keys() == one.first.keys()
+    assert one.phases
+    assert not one.left
     assert min(one.peaks.values()) >= 16 * 64 * 4, "the result at the least"
     again = CliRunner().invoke(main, [*arguments, "--json", str(out), "--resume"])
     assert not again.exit_code, again.output
-    assert json.loads(out.read_text())["results"] == [measuring.asdict(one)]
+    assert [ModelResult.read(each) for each in json.loads(out.read_text())["results"]] == [one]

@@ -118,9 +118,7 @@ def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
     flag_value="memory",
     help="Measure the most memory of first calls instead, all processes.",
 )
-@click.option(
-    "--models", "instead", flag_value="models", help="Measure whole models on the CPU instead, each in a new process."
-)
+@click.option("--models", "instead", flag_value="models", help="Measure whole models instead, each in a new process.")
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
@@ -152,7 +150,8 @@ def bench(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if instead == "models":
         earlier = _results(out, ModelResult.read) if resume and out is not None and out.exists() else []
-        _exit_where(models.measure(only, 3 if quick else rounds, earlier, out, small=quick))
+        count = 3 if quick else rounds
+        _exit_where(models.measure(only, device, count, earlier, out, small=quick, seconds=gpu["seconds"]))
         return
     if instead == "memory":
         _exit_where(first.measure_memory(only, device, out))

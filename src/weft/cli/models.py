@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +17,24 @@ from weft.lab.whole.tables import complaints, line, tables
 
 
 def measure(
-    only: Sequence[str], rounds: int, before: Sequence[ModelResult], out: Path | None, *, small: bool
+    only: Sequence[str],
+    device: str,
+    rounds: int,
+    before: Sequence[ModelResult],
+    out: Path | None,
+    *,
+    small: bool,
+    seconds: float = math.inf,
 ) -> list[str]:
-    """Measure the rows that `before` lacks, print all of them, and write them to `out` after each; `small`: of small models.
+    """Measure the rows for `device` that `before` lacks, print all of them, and write them to `out` after each.
+
+    Args:
+        only, device: as `chosen` takes them.
+        rounds: timed calls of each compiler.
+        before: results that need not be measured again.
+        out: a file.
+        small: take small models.
+        seconds: begin no row after so many.
 
     Returns:
         What failed or is not right, a line each.
@@ -28,13 +45,14 @@ def measure(
     terminal, here = console(), asdict(setting())
     found = [*before]
     known = {each.row for each in before}
-    for row in chosen(only, small=small):
-        if row.name in known:
+    begin = time.monotonic()
+    for row in chosen(only, device, small=small):
+        if row.name in known or time.monotonic() - begin > seconds:
             continue
         found.append(measured(row, rounds))
         terminal.print(line(found[-1]), markup=False)
         if out is not None:
-            write_json(out, {"setting": here, "device": "cpu", "results": [asdict(each) for each in found]})
+            write_json(out, {"setting": here, "device": device, "results": [asdict(each) for each in found]})
     for each in tables(found):
         terminal.print(each)
     return complaints(found)

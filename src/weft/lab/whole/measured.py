@@ -8,8 +8,10 @@ import math
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,19 +19,21 @@ import torch
 from torch import Tensor
 
 from weft.api.backend import backend
+from weft.errors import LeftToPyTorchWarning
 from weft.lab.first.compared import environment
+from weft.lab.gpu.clock import CudaClock, Replay, alternate
 from weft.lab.measure import PeerTiming, compare, settle
 from weft.lab.whole.memory import most_allocated
+from weft.lab.whole.profiled import profile
 from weft.lab.whole.rows import Inputs, ModelRow, cast, rows
+from weft.phases import spent
 from weft.verify.judge import Draws, judge
 
 OWN, PEER, PLAIN = "weft", "Inductor", "eager"
 
 _TORCH: Any = torch  # the type of torch.compile is only partly known
-_DRAWS, _PROFILED, _SECONDS = 2, 5, 1800
-_PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], int(sys.argv[2]))"
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "attention", "grouped")
-"""Parts of the names of library calls that weft leaves as they are: products, convolutions, attention of the library."""
+_DRAWS, _PROFILED, _SECONDS, _GPU_SECONDS = 2, 5, 1800, 5.0
+_PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,15 @@ class ModelResult:
 
     Attributes:
         row: its name.
-        times: by compiler, what a call takes.
-        wrong: why weft's results are not right; empty where they are.
+        times: by compiler, what a call takes; on a GPU as a CUDA graph, without those that cannot be captured.
+        wrong: why weft's results are not right; empty where they are, or cannot be compared.
         share: of weft's time, by "library" (products and convolutions), "kernels" (weft's) and "other" (PyTorch's other
             operations).
         others: seconds a call of the operations in "other" that take most, by name.
         peaks: by compiler, the most bytes of tensors at once beyond those before the call.
+        first: by compiler, seconds of `torch.compile` and the calls that compile, one compiler after the other in one process.
+        phases: seconds of weft's first calls by phase, of the thread that calls.
+        left: what weft leaves to PyTorch, as its warnings say.
         failed: why there are no figures.
     """
 
@@ -53,13 +60,18 @@ class ModelResult:
     share: Mapping[str, float] = field(default_factory=dict[str, float])
     others: Mapping[str, float] = field(default_factory=dict[str, float])
     peaks: Mapping[str, int] = field(default_factory=dict[str, int])
+    first: Mapping[str, float] = field(default_factory=dict[str, float])
+    phases: Mapping[str, float] = field(default_factory=dict[str, float])
+    left: Sequence[str] = ()
     failed: str = ""
 
     def ratio(self, peer: str) -> float:
         """Divide weft's median by that of `peer`; NaN where one is lacking."""
-        if not {OWN, peer} <= self.times.keys():
-            return math.nan
-        return self.times[OWN].median_ms / self.times[peer].median_ms
+        return self.milliseconds(OWN) / self.milliseconds(peer)
+
+    def milliseconds(self, name: str) -> float:
+        """Return a compiler's median; NaN where it has none."""
+        return self.times[name].median_ms if name in self.times else math.nan
 
     @property
     def covered(self) -> float:
@@ -71,14 +83,14 @@ class ModelResult:
     def read(written: Mapping[str, Any]) -> ModelResult:
         """Read what `asdict` gave, back from a file; raises KeyError or TypeError where that holds something else."""
         times = {name: PeerTiming(**each) for name, each in written["times"].items()}
-        more: dict[str, Any] = {**written, "times": times}
+        more: dict[str, Any] = {**written, "times": times, "left": tuple(written["left"])}
         return ModelResult(**more)
 
 
 def measured(row: ModelRow, rounds: int) -> ModelResult:
     """Measure a row in a new process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="weft-models-") as folder:
-        command = [sys.executable, "-c", _PROCESS, row.name, str(rounds)]
+        command = [sys.executable, "-c", _PROCESS, row.name, row.device, str(rounds)]
         try:
             done = subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment(folder)
@@ -91,32 +103,60 @@ def measured(row: ModelRow, rounds: int) -> ModelResult:
     return ModelResult.read(json.loads(done.stdout.splitlines()[-1]))
 
 
-def answer(name: str, rounds: int) -> None:
+def answer(name: str, device: str, rounds: int) -> None:
     """Measure the row called `name` here, and print the result as a line of JSON."""
     warnings.simplefilter("ignore")
     settle()
-    row = next(r for small in (False, True) for r in rows(small=small) if r.name == name)
+    row = next(r for small in (False, True) for r in rows(device, small=small) if r.name == name)
     with torch.no_grad():
         sys.stdout.write(json.dumps(asdict(_here(row, rounds))) + "\n")
 
 
 def _here(row: ModelRow, rounds: int) -> ModelResult:
     model: Any = row.model()
-    runs = {
-        OWN: _TORCH.compile(model, backend=backend),
-        PEER: _TORCH.compile(model, backend="inductor"),
-        PLAIN: model,
-    }
-    calls = {name: row.caller(run, model) for name, run in runs.items()}
-    for call in calls.values():  # each compiles in a turn of its own
-        for number in range(row.first_calls):
-            call(row.inputs(number))
-    times = compare(calls, lambda number: (row.inputs(number),), rounds)
-    wrong = _wrong(row, model, calls)
-    share, others = _profile(calls[OWN], list(map(row.inputs, range(_PROFILED))))
+    calls: dict[str, Callable[[Inputs], list[Tensor]]] = {}
+    first: dict[str, float] = {}
+    phases: dict[str, float] = {}
+    left: tuple[str, ...] = ()
+    for name, make in (
+        (OWN, lambda: _TORCH.compile(model, backend=backend)),
+        (PEER, lambda: _TORCH.compile(model, backend="inductor")),
+        (PLAIN, lambda: model),
+    ):
+        begin = time.perf_counter()
+        calls[name] = row.caller(make(), model)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", LeftToPyTorchWarning)
+            for number in range(row.first_calls):
+                calls[name](row.inputs(number))
+        _wait(row.device)
+        first[name] = time.perf_counter() - begin
+        if name == OWN:
+            phases |= {phase: each.wall for phase, each in spent().items()}
+            left = tuple(dict.fromkeys(str(w.message) for w in said if issubclass(w.category, LeftToPyTorchWarning)))
+    times = _times(row, calls, rounds)
+    wrong = _wrong(row, model, calls) if row.judged else ""
+    share, others = profile(calls[OWN], list(map(row.inputs, range(_PROFILED))), row.device)
     given = row.inputs(_PROFILED)
-    peaks = {name: most_allocated(lambda call=call: call(given)) for name, call in calls.items()}
-    return ModelResult(row.name, times, wrong, share, others, peaks)
+    peaks = {name: most_allocated(lambda call=call: call(given), row.device) for name, call in calls.items()}
+    return ModelResult(row.name, times, wrong, share, others, peaks, first, phases, left)
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _times(row: ModelRow, calls: Mapping[str, Callable[[Inputs], list[Tensor]]], rounds: int) -> dict[str, PeerTiming]:
+    """Time the calls in turn: on a GPU as CUDA graphs of one input, those that can be captured."""
+    if row.device == "cpu":
+        return compare(calls, lambda number: (row.inputs(number),), rounds)
+    clock, given = CudaClock(row.device), row.inputs(0)
+    replays: dict[str, Replay] = {}
+    for name, call in calls.items():
+        with suppress(RuntimeError):  # a call that waits for the GPU is no graph
+            replays[name] = clock.ready(call, (given,))
+    return alternate(replays, clock, rounds, _GPU_SECONDS)
 
 
 def _wrong(row: ModelRow, model: Any, calls: Mapping[str, Callable[[Inputs], list[Tensor]]]) -> str:
@@ -130,31 +170,3 @@ def _wrong(row: ModelRow, model: Any, calls: Mapping[str, Callable[[Inputs], lis
     wanted = Draws([exact(cast(each, torch.float64)) for each in given])
     found = judge(own, eager, wanted)
     return "" if found else found.reason
-
-
-def _profile(call: Callable[[Inputs], Any], pool: Sequence[Inputs]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the parts of weft's time, and the seconds a call of PyTorch's operations that are no products."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        for given in pool:
-            call(given)
-    parts = {"library": 0.0, "kernels": 0.0, "other": 0.0}
-    others: dict[str, float] = {}
-    for name, seconds in _events(seen):
-        part = _part(name)
-        parts[part] += seconds
-        if part == "other":
-            others[name] = seconds / len(pool)
-    whole = sum(parts.values())
-    most = sorted(others, key=lambda name: -others[name])[:8]
-    return {name: each / whole for name, each in parts.items()}, {name: others[name] for name in most}
-
-
-def _events(seen: Any) -> Iterator[tuple[str, float]]:
-    for event in seen.key_averages():
-        yield event.key, event.self_cpu_time_total / 1e6
-
-
-def _part(name: str) -> str:
-    if name.startswith("weft"):
-        return "kernels"
-    return "library" if any(part in name for part in _PRODUCTS) else "other"

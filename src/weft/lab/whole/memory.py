@@ -11,11 +11,16 @@ from typing import Any
 import torch
 
 
-def most_allocated(call: Callable[[], Any]) -> int:
-    """Return the most bytes that `call` has allocated at once beyond those before it, its results among them.
+def most_allocated(call: Callable[[], Any], device: str = "cpu") -> int:
+    """Return the most bytes that `call` has allocated on `device` at once beyond those before it, its results among them.
 
     What a kernel takes for itself and gives back is not seen. 0 where nothing is allocated.
     """
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as seen:
         kept = call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +31,7 @@ class _Call:
     build: Callable[[Any, str, bool], nn.Module]
     inputs: Callable[[int, bool], Inputs]
     cached: bool = False
+    options: Mapping[str, Any] = field(default_factory=lambda: {"use_cache": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,25 @@ class ModelRow:
         attention: "eager" or "sdpa".
         dtype: of weights and activations.
         small: for a quick test: one layer of width 64, and an eighth of the length.
+        device: of weights and inputs, "cpu" or "cuda".
     """
 
     call: _Call
     attention: str
     dtype: torch.dtype
     small: bool = False
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         """Title, attention and element type."""
         short = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.dtype]
         return f"{self.call.title}{' (small)' * self.small} {self.attention} {short}"
+
+    @property
+    def judged(self) -> bool:
+        """Whether results can be compared: in bf16 routers of experts send tokens elsewhere by a rounding."""
+        return self.dtype == torch.float32 or self.call.build not in (_mixtral, _mixtral_layer)
 
     @property
     def first_calls(self) -> int:
@@ -63,11 +71,12 @@ class ModelRow:
     def model(self) -> nn.Module:
         """Make the model, with the same weights each time; raises ImportError where `transformers` is missing."""
         _TORCH.manual_seed(0)
-        return self.call.build(import_module("transformers"), self.attention, self.small).eval().to(self.dtype)
+        model = self.call.build(import_module("transformers"), self.attention, self.small)
+        return model.eval().to(self.device, self.dtype)
 
     def inputs(self, number: int) -> Inputs:
-        """Make what the model is called with on a CPU, by name, other values for each number."""
-        return cast(self.call.inputs(number, self.small), self.dtype)
+        """Make what the model is called with, by name, other values for each number."""
+        return cast(self.call.inputs(number, self.small), self.dtype, self.device)
 
     def caller(self, run: Callable[..., Any], model: nn.Module) -> Callable[[Inputs], list[Tensor]]:
         """Make the function that calls `run`, `model` or a compiled one, and gives its tensors of floating point.
@@ -76,8 +85,7 @@ class ModelRow:
         """
         if self.call.cached:
             return lambda given: floats(_step(run, model, **given))
-        plain = {} if self.call.build is _bert else {"use_cache": False}
-        return lambda given: floats(run(**given, **plain))
+        return lambda given: floats(run(**given, **self.call.options))
 
 
 def floats(found: Any) -> list[Tensor]:
@@ -98,12 +106,12 @@ def _step(run: Callable[..., Any], model: Any, keys: Sequence[Tensor], values: S
     return run(**given, **{name: cache}, use_cache=True)
 
 
-def cast(given: Mapping[str, Any], dtype: torch.dtype) -> Inputs:
-    """Return inputs with those of floating point in `dtype`."""
+def cast(given: Mapping[str, Any], dtype: torch.dtype, device: str | None = None) -> Inputs:
+    """Return inputs with those of floating point in `dtype`, on `device` if one is given."""
 
     def one(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value.to(dtype) if value.is_floating_point() else value
+            return value.to(device, dtype if value.is_floating_point() else None)
         return list(map(one, value))
 
     return {name: one(value) for name, value in given.items()}
@@ -128,9 +136,31 @@ def _mixtral(hub: Any, attention: str, small: bool) -> nn.Module:
     return hub.MixtralForCausalLM(hub.MixtralConfig(attn_implementation=attention, **_decoder(512, 1408, small)))
 
 
-def _decoder(width: int, inner: int, small: bool) -> dict[str, int]:
-    """Return the sizes of four layers with heads of 64, four of which share their keys; small: of one layer with four of 16."""
-    width, inner, layers, head = (64, 96, 1, 16) if small else (width, inner, 4, 64)
+def _llama_8b(hub: Any, attention: str, small: bool) -> nn.Module:
+    sizes = _decoder(4096, 14336, small, head=128) | {"vocab_size": 1000 if small else 128256}
+    config = hub.LlamaConfig(attn_implementation=attention, max_position_embeddings=8192, rope_theta=500000.0, **sizes)
+    return hub.LlamaForCausalLM(config)
+
+
+def _t5(hub: Any, attention: str, small: bool) -> nn.Module:
+    sizes = {"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 1, "num_heads": 2}
+    return hub.T5ForConditionalGeneration(hub.T5Config(attn_implementation=attention, **(sizes if small else {})))
+
+
+def _vit(hub: Any, attention: str, small: bool) -> nn.Module:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    config = hub.ViTConfig(attn_implementation=attention, **(sizes if small else {}))
+    return hub.ViTModel(config, add_pooling_layer=False)
+
+
+def _mixtral_layer(hub: Any, attention: str, small: bool) -> nn.Module:
+    sizes = _decoder(4096, 14336, small, head=128) | {"num_hidden_layers": 1, "vocab_size": 32000}
+    return hub.MixtralForCausalLM(hub.MixtralConfig(attn_implementation=attention, **sizes))
+
+
+def _decoder(width: int, inner: int, small: bool, head: int = 64) -> dict[str, int]:
+    """Return the sizes of four layers whose heads share their keys by four; small: of one layer with four heads of 16."""
+    width, inner, layers, head = (64, 96, 1, 16) if small else (width, inner, 4, head)
     return {
         "hidden_size": width,
         "intermediate_size": inner,
@@ -140,40 +170,57 @@ def _decoder(width: int, inner: int, small: bool) -> dict[str, int]:
     }
 
 
-def _words(batch: int, length: int) -> Callable[[int, bool], Inputs]:
-    """Make words of `batch` sequences; small: an eighth as many in each."""
+def _words(batch: int, length: int, *names: str) -> Callable[[int, bool], Inputs]:
+    """Make words of `batch` sequences, by `names`, "input_ids" if none; small: of the first 1,000, an eighth as many in each."""
 
     def inputs(number: int, small: bool) -> Inputs:
         random = torch.Generator().manual_seed(number)
-        return {"input_ids": torch.randint(3, 30000, (batch, length // 8 if small else length), generator=random)}
+        shape = batch, length // 8 if small else length
+        return {n: torch.randint(3, _words_of(small), shape, generator=random) for n in names or ("input_ids",)}
 
     return inputs
 
 
-def _token(layers: int, heads: int, cached: int, small_heads: tuple[int, int]) -> Callable[[int, bool], Inputs]:
-    """Make one new token of one sequence, and a cache of at most `cached` tokens, of another length in each call.
+def _words_of(small: bool) -> int:
+    return 1000 if small else 30000
+
+
+def _pictures(batch: int) -> Callable[[int, bool], Inputs]:
+    """Make pictures of 224 by 224; small: two of them."""
+
+    def inputs(number: int, small: bool) -> Inputs:
+        random = torch.Generator().manual_seed(number)
+        return {"pixel_values": torch.randn(2 if small else batch, 3, 224, 224, generator=random)}
+
+    return inputs
+
+
+def _token(
+    layers: int, heads: int, cached: int, small_heads: tuple[int, int], *, batch: int = 1, width: int = 64
+) -> Callable[[int, bool], Inputs]:
+    """Make one new token of `batch` sequences, and a cache of at most `cached` tokens, of another length in each call.
 
     Args:
-        layers, heads, cached: of the cache; heads are 64 wide.
+        layers, heads, cached, width: of the cache and its heads.
         small_heads: how many there are in the small model's one layer, and how wide; its cache has an eighth of the tokens.
     """
 
     def inputs(number: int, small: bool) -> Inputs:
         random = torch.Generator().manual_seed(number)
         length = (cached // 8 if small else cached) - number % _LENGTHS
-        count, width = small_heads if small else (heads, 64)
+        count, wide = small_heads if small else (heads, width)
         lists = {
-            name: [torch.randn(1, count, length, width, generator=random) for _ in range(1 if small else layers)]
+            name: [torch.randn(batch, count, length, wide, generator=random) for _ in range(1 if small else layers)]
             for name in ("keys", "values")
         }
-        return {"input_ids": torch.randint(3, 30000, (1, 1), generator=random), **lists}
+        return {"input_ids": torch.randint(3, _words_of(small), (batch, 1), generator=random), **lists}
 
     return inputs
 
 
 _CALLS = (
-    _Call("BERT-base 1x128", _bert, _words(1, 128)),
-    _Call("BERT-base 8x128", _bert, _words(8, 128)),
+    _Call("BERT-base 1x128", _bert, _words(1, 128), options={}),
+    _Call("BERT-base 8x128", _bert, _words(8, 128), options={}),
     _Call("GPT-2 1x256", _gpt2, _words(1, 256)),
     # The model's table of positions ends at 1,024.
     _Call("GPT-2 1x1 after 1023", _gpt2, _token(12, 12, 1023, (2, 32)), cached=True),
@@ -183,26 +230,49 @@ _CALLS = (
 )
 
 
-def rows(*, small: bool = False) -> Iterator[ModelRow]:
-    """Yield all rows; `small`: of models with one layer of width 64, for a quick test.
+_GPU_CALLS = (
+    _Call("BERT-base 8x512", _bert, _words(8, 512), options={}),
+    _Call("GPT-2 8x1024", _gpt2, _words(8, 1024)),
+    _Call("T5-small 8x512", _t5, _words(8, 512, "input_ids", "decoder_input_ids")),
+    _Call("ViT-base 16", _vit, _pictures(16), options={}),
+    _Call("Llama-3-8B 4 layers 1x2048", _llama_8b, _words(1, 2048)),
+    *(
+        _Call(
+            f"Llama-3-8B 4 layers {batch}x1 after 4096",
+            _llama_8b,
+            _token(4, 8, 4096, (1, 16), batch=batch, width=128),
+            cached=True,
+        )
+        for batch in (1, 8, 64)
+    ),
+    _Call("Mixtral layer 1x1024", _mixtral_layer, _words(1, 1024)),
+)
 
-    Mixtral is in fp32 alone: in bf16 its routers send tokens to other experts by a rounding, so that results cannot be compared.
+
+def rows(device: str = "cpu", *, small: bool = False) -> Iterator[ModelRow]:
+    """Yield all rows for "cpu" or "cuda"; `small`: of models with one layer of width 64, for a quick test.
+
+    A GPU's are in bf16. On a CPU Mixtral is in fp32 alone, so that its results can be compared.
     """
+    if device != "cpu":
+        for call in _GPU_CALLS:
+            yield from (ModelRow(call, attention, torch.bfloat16, small, device) for attention in _ATTENTIONS)
+        return
     for dtype in (torch.float32, torch.bfloat16):
         for call in _CALLS:
             if dtype == torch.float32 or call.build is not _mixtral:
                 yield from (ModelRow(call, attention, dtype, small) for attention in _ATTENTIONS)
 
 
-def chosen(only: Sequence[str], *, small: bool = False) -> list[ModelRow]:
-    """Choose the rows whose name contains one of `only`; all where that is empty.
+def chosen(only: Sequence[str], device: str = "cpu", *, small: bool = False) -> list[ModelRow]:
+    """Choose the rows for `device` whose name contains one of `only`; all where that is empty.
 
     Raises:
         CommandError: there is none, or the package transformers is missing.
     """
     if not models.here():
         raise CommandError(models.MISSING, where="--models", todo="pip install transformers")
-    every = list(rows(small=small))
+    every = list(rows(device, small=small))
     found = [row for row in every if not only or any(text.lower() in row.name.lower() for text in only)]
     if not found:
         names = ", ".join(dict.fromkeys(row.call.title for row in every))
