@@ -39,8 +39,9 @@ MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 _OF_A_PRODUCT = 8
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
-# A size that is made smaller is no smaller than this.
-_LEAST = 5
+# A size that is made smaller is no smaller than this; where all that is left takes more operations than this, than the third, or 1: a
+# reference of many operations takes seconds, and the regimes that rows have no room for come in other cases.
+_LEAST, _SLOW, _FEWEST = 5, 1 << 21, 2
 # So often sizes are doubled that others follow from.
 _GROWN = 8
 
@@ -281,7 +282,7 @@ def fitted(
         wanted: of spaces without a fixed size, by name. First rows become fewer, then the largest sizes smaller, those last that
             something is summed along: blocks of these have a state.
         layout: spaces of rows have room for all regimes, several times where that is cheap.
-        most: so many operations.
+        most: so many operations. Where the least sizes take far more, rows are not of all regimes.
         whole: spaces that keep the size wanted, whatever becomes of the others; then rows need not be of all regimes.
         allowed: gives the size of a space, by name, to take in place of one that is wanted.
         at_most: so many operations where nothing that is allowed takes fewer.
@@ -300,7 +301,7 @@ def fitted(
         chosen |= {name: 2 * chosen[name] + 3 for name in free}
     chosen = _grown(program, {name: allowed(name, size) for name, size in chosen.items()}, allowed)
     least |= {name: chosen[name] for name in whole if name in chosen}
-    sizes, summed, runs = _taken(program, chosen), reduced_spaces(program), _runs(program)
+    sizes, summed, runs, slow = _taken(program, chosen), reduced_spaces(program), _runs(program), False
 
     def smaller(name: str) -> int | None:
         tried = (allowed(name, max(least[name], n)) for n in (chosen[name] * 2 // 3, chosen[name] // 2))
@@ -308,6 +309,11 @@ def fitted(
 
     while sizes is not None and _points(runs, sizes) > most:
         room = {name: fewer for name in chosen if chosen[name] > least[name] and (fewer := smaller(name))}
+        if not room and _points(runs, sizes) > _SLOW and not slow:
+            slow = True
+            fewest = 1 if whole else _FEWEST
+            least |= {name: min(least[name], fewest) for name in least if name not in whole}
+            continue
         if not room:
             return _roomy(program, chosen, sizes, allowed) if _points(runs, sizes) <= at_most else None
         name = max(room.keys() & set(layout.slots) or room.keys() - summed or room, key=chosen.__getitem__)

@@ -166,9 +166,8 @@ class MaskedDomain(Fp64Domain):
 
         def meets(one: str, other: str) -> Array:
             pairs = ((kinds[0][one], kinds[1][other]), (kinds[0][other], kinds[1][one]))
-            return np.logical_or(
-                *(self._product(a.astype(np.float64), b.astype(np.float64), labels) > 0 for a, b in pairs)
-            )
+            some = [_meeting(a, b, labels) for a, b in pairs if a.any() and b.any()]
+            return np.logical_or.reduce(some) if some else np.zeros(finite.shape, np.bool_)
 
         nan = meets("nan", "some") | meets("nan", "nan")
         up, down = meets("inf", "+") | meets("-inf", "-"), meets("inf", "-") | meets("-inf", "+")
@@ -177,6 +176,12 @@ class MaskedDomain(Fp64Domain):
 
     def _product(self, left: Array, right: Array, labels: tuple[Sequence[int], Sequence[int], Sequence[int]]) -> Array:
         return super().contract(left, labels[0], right, labels[1], labels[2])
+
+
+def _meeting(left: Array, right: Array, labels: tuple[Sequence[int], Sequence[int], Sequence[int]]) -> Array:
+    """Tells which elements of a product have a term whose factors are both true."""
+    one, other = left.astype(np.float32), right.astype(np.float32)
+    return contract_arrays(np.matmul, one, labels[0], other, labels[1], labels[2]) > 0
 
 
 class _TypedDomain(Fp64Domain):

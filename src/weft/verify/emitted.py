@@ -145,13 +145,15 @@ class ErrorTally:
             odd &= ~(_same_class(found, other) | np.isfinite(other))
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
-        if odd.any():
-            results = [case.rounded(n, masked=True) for n in range(_ROUNDINGS)]
-            results += [case.in_order(n, masked=True) for n in range(_ORDERS + 1)]
-            others = np.stack([ranged(each[output]) for each in results])
-            with np.errstate(all="ignore"):
-                room = ROOM * np.abs(others - unmasked).max(0)
-                odd &= ~(np.abs(found - unmasked) <= room) & ~_same_class(found, others).any(0)
+        room = np.zeros(found.shape)
+        for made in (case.in_order, case.rounded):
+            for number in range(_ORDERS + 1 if made == case.in_order else _ROUNDINGS):
+                if not odd.any():
+                    return odd
+                other = ranged(made(number, masked=True)[output])
+                with np.errstate(all="ignore"):
+                    room = np.maximum(room, ROOM * np.abs(other - unmasked))  # no room beside what is no number
+                    odd &= ~(np.abs(found - unmasked) <= room) & ~_same_class(found, other)
         return odd
 
     def _exact(self, case: Case, output: int, found: Array) -> None:

@@ -32,7 +32,8 @@ from weft.verify.judge import Draws, judge
 OWN, PEER, PLAIN = "weft", "Inductor", "eager"
 
 _TORCH: Any = torch  # the type of torch.compile is only partly known
-_DRAWS, _PROFILED, _SECONDS, _GPU_SECONDS = 2, 5, 1800, 5.0
+_DRAWS, _PROFILED, _TIMED_SECONDS = 2, 5, 5.0
+_SECONDS = {"cpu": 1800, "cuda": 300}
 _PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
 
 
@@ -93,13 +94,18 @@ def measured(row: ModelRow, rounds: int) -> ModelResult:
         command = [sys.executable, "-c", _PROCESS, row.name, row.device, str(rounds)]
         try:
             done = subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment(folder)
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS[row.device],
+                env=environment(folder),
             )
         except subprocess.CalledProcessError as error:
             said = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
             return ModelResult(row.name, failed=said[-1])
         except subprocess.TimeoutExpired:
-            return ModelResult(row.name, failed=f"it had not ended after {_SECONDS} s")
+            return ModelResult(row.name, failed=f"it had not ended after {_SECONDS[row.device]} s")
     return ModelResult.read(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -156,7 +162,7 @@ def _times(row: ModelRow, calls: Mapping[str, Callable[[Inputs], list[Tensor]]],
     for name, call in calls.items():
         with suppress(RuntimeError):  # a call that waits for the GPU is no graph
             replays[name] = clock.ready(call, (given,))
-    return alternate(replays, clock, rounds, _GPU_SECONDS)
+    return alternate(replays, clock, rounds, _TIMED_SECONDS)
 
 
 def _wrong(row: ModelRow, model: Any, calls: Mapping[str, Callable[[Inputs], list[Tensor]]]) -> str:
