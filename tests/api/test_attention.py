@@ -211,3 +211,19 @@ def test_masked_rows_and_what_is_no_number_come_out_as_eager_gives_them(batch, d
         assert weft.judge(*(t.nan_to_num(nan=0.0) for t in (found, eager, reference))).ok
     program = weft.optimize(masked, (q, k, v, mask))
     assert (len(program.kernels), program.fallbacks) == (1, ())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_for_each_row_cancels_only_where_it_is_finite(dtype):
+    """Softmax does not change by a number that is added to a row, but by an infinity: the row is no number then."""
+
+    def fn(q, k, v, bias):
+        return torch.softmax(q @ k.mT * 0.125 + bias[:, None], -1) @ v
+
+    inputs = [torch.randn(2, 2, 128, 64, dtype=dtype) for _ in range(3)]
+    bias = torch.randn(128, dtype=dtype)
+    with torch.no_grad():
+        program = weft.optimize(fn, (*inputs, bias))
+        assert not program.fallbacks
+        bias[[3, 70]] = torch.tensor([-math.inf, math.nan], dtype=dtype)
+        assert torch.equal(program(*inputs, bias).isnan(), fn(*inputs, bias).isnan())

@@ -101,16 +101,6 @@ def softmax_of_all(w: Writer) -> list[Ref]:
     return [w.each(DIV, e, w.sum(e, (0, 1)))]
 
 
-def by_the_mean(w: Writer) -> list[Ref]:
-    e = w.shifted(w.x, w.mean(w.x))
-    return [w.each(DIV, e, w.sum(e))]
-
-
-def by_an_input(w: Writer) -> list[Ref]:
-    e = w.shifted(w.x, w.c)
-    return [w.each(DIV, e, w.sum(e))]
-
-
 def weighted(w: Writer) -> list[Ref]:
     """(exp(x - m) @ v) / sum."""
     e = w.shifted(w.x, w.max(w.x))
@@ -161,7 +151,7 @@ def two_of_one_shift(w: Writer) -> list[Ref]:
 
 def rows_and_columns(w: Writer) -> list[Ref]:
     """exp(x - r - c): neither shift stands in the other's way."""
-    e = w.shifted(w.each(SUB, w.x, w.c), w.max(w.x))
+    e = w.shifted(w.each(SUB, w.x, w.max(w.x)), w.b.reduce(Monoid.min, w.x, (-1,), True))
     return [w.each(DIV, e, w.sum(e))]
 
 
@@ -177,10 +167,22 @@ CANCEL: dict[str, Callable[[Writer], list[Ref]]] = {
     f.__name__: f
     for f in (
         softmax, softmax_in_one_expression, softmax_added, softmax_scaled, softmax_reversed, softmax_of_columns,
-        softmax_of_all, by_the_mean, by_an_input, weighted, masked, squares, negated, products_of_two,
+        softmax_of_all, weighted, masked, squares, negated, products_of_two,
         products_of_opposites, two_of_one_shift, rows_and_columns, normalised_twice,
     )
 }  # fmt: skip
+
+
+def by_the_mean(w: Writer) -> list[Ref]:
+    """Where an element is -inf the mean is too, and no result is a number; without the shift some would be."""
+    e = w.shifted(w.x, w.mean(w.x))
+    return [w.each(DIV, e, w.sum(e))]
+
+
+def by_an_input(w: Writer) -> list[Ref]:
+    """An infinite one makes its row no number."""
+    e = w.shifted(w.x, w.c)
+    return [w.each(DIV, e, w.sum(e))]
 
 
 def log_softmax(w: Writer) -> list[Ref]:
@@ -258,6 +260,7 @@ def nothing_else_raised(w: Writer) -> list[Ref]:
 KEEP: dict[str, Callable[[Writer], list[Ref]]] = {
     f.__name__: f
     for f in (
+        by_the_mean, by_an_input,
         log_softmax, also_the_weights, epsilon, summed_over_the_shift, contracted_over_the_shift, two_of_two_shifts,
         other_rows, compared, multiplied, in_pytorch, rounded, nothing_else_raised,
     )
@@ -328,7 +331,22 @@ def without_shifts(program: TensorProgram) -> TensorProgram:
     return replace(program, nodes=tuple(nodes))
 
 
-@pytest.mark.parametrize("name", [n for n in KEEP if n not in ("in_pytorch", "nothing_else_raised")])
+_OF_INFINITIES = {"by_the_mean", "by_an_input"}
+"""What changes a result only where something is infinite or no number, which no field has."""
+
+
+@pytest.mark.parametrize("name", sorted(_OF_INFINITIES))
+def test_an_infinity_that_stays_would_not_have_shown(name):
+    program, numbers = normalize(written(KEEP[name])), Fp64Domain()
+    inputs = {n: numbers.random(shape, F32, np.random.default_rng(0)) for n, shape in shapes_of(program, 3).items()}
+    inputs["x" if name == "by_the_mean" else "c"].flat[0] = -np.inf
+    with np.errstate(all="ignore"):
+        with_it, without = (evaluate(p, inputs, numbers)[0] for p in (program, without_shifts(program)))
+    assert np.isnan(with_it[0]).any()
+    assert np.isnan(with_it).sum() > np.isnan(without).sum()
+
+
+@pytest.mark.parametrize("name", [n for n in KEEP if n not in {"in_pytorch", "nothing_else_raised"} | _OF_INFINITIES])
 def test_what_stays_would_have_changed_the_result(name):
     """The conditions are not idle: taking the shift away all the same is refuted."""
     program = normalize(written(KEEP[name]))
@@ -386,7 +404,8 @@ def test_a_term_that_is_spread_and_moved_by_a_number_is_left_alone():
     """exp(x - (c + 1)) where c + 1 is written over both axes: nothing but a number would be left of it."""
     m, n = Axis("m", Space("M")), Axis("n", Space("N"))
     both, rows = (m, n), (m,)
-    program = TensorProgram((Input("x", both, F32), Input("c", rows, F32)), (
+    program = TensorProgram((Input("x", both, F32),), (
+        Reduction("c", rows, F32, Monoid.max, Use("x", both), (n,)),
         Elementwise("spread", both, F32, Arg(0), (Use("c", rows),)),
         Elementwise("moved", both, F32, apply("add", Arg(0), Lit(1.0)), (Use("spread", both),)),
         Elementwise("shifted", both, F32, SUB, (Use("x", both), Use("moved", both))),
@@ -395,8 +414,8 @@ def test_a_term_that_is_spread_and_moved_by_a_number_is_left_alone():
         Elementwise("y", both, F32, DIV, (Use("e", both), Use("t", rows))),
     ), ("y",))  # fmt: skip
     assert cancel_shifts(program) is program
-    plain = replace(program.nodes[1], expr=Arg(0))
-    after = cancel_shifts(replace(program, nodes=(program.nodes[0], plain, *program.nodes[2:])))
+    plain = replace(program.nodes[2], expr=Arg(0))
+    after = cancel_shifts(replace(program, nodes=(*program.nodes[:2], plain, *program.nodes[3:])))
     assert len(after.nodes) == 3
 
 
@@ -432,7 +451,7 @@ def test_long_chains_and_shared_terms_take_no_time():
             x = w.each(apply("mul", apply("add", Arg(0), Arg(0)), Lit(0.5)), x)
         for _ in range(1000):
             x = w.each(ADD, x, w.y)
-        e = w.shifted(x, w.c)
+        e = w.shifted(x, w.max(x))
         return [w.each(DIV, e, w.sum(e))]
 
     after = cancel_shifts(normalize(written(deep)))

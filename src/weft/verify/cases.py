@@ -39,8 +39,8 @@ MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 _OF_A_PRODUCT = 8
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
-# A size that is made smaller is no smaller than this; where all that is left takes more operations than this, than the third, or 1: a
-# reference of many operations takes seconds, and the regimes that rows have no room for come in other cases.
+# A size that is made smaller is no smaller than the first; where all that is left takes more operations than the second, than the
+# third, or 1: a reference of many operations takes seconds, and the regimes that rows have no room for come in other cases.
 _LEAST, _SLOW, _FEWEST = 5, 1 << 21, 2
 # So often sizes are doubled that others follow from.
 _GROWN = 8

@@ -48,11 +48,13 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
         return e[m, n] / t[m]
 
     Condition: c lacks an axis of the exponential, and is a term of what is raised: through sums, differences, signs and
-    products with numbers. With g = exp(c), each value derived from such exponentials is what it was times a power of g; the
-    shift cancels where that power is 0 for every output, and for all that is read by something that is not homogeneous.
-    Powers add in products and contractions, subtract in quotients, and must be equal in sums, differences, branches and
-    extrema (g > 0), where an exact 0 has any power; a sum or extremum over axes keeps the power where c has none of them. The
-    nodes that computed c are removed if nothing else reads them.
+    products with numbers. It is made of extrema of what stays raised, of logarithms of sums of such exponentials, or of element
+    numbers and constants: an infinity or a NaN in any other value, as a bias for each row or a mean, would no longer show. With
+    g = exp(c), each value derived from such exponentials is what it was times a power of g; the shift cancels where that power
+    is 0 for every output, and for all that is read by something that is not homogeneous. Powers add in products and
+    contractions, subtract in quotients, and must be equal in sums, differences, branches and extrema (g > 0), where an exact 0
+    has any power; a sum or extremum over axes keeps the power where c has none of them. The nodes that computed c are removed
+    if nothing else reads them.
 
     Conditioning: none of its own, ill-conditioned alone: exp(x) overflows where exp(x - max x) cannot. The result must be
     made safe before it runs on numbers; that pass then also takes care of infinities and NaN. Where c is -inf, as the maximum
@@ -114,10 +116,12 @@ def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | 
                 raised[node.name] = _Raised(node, use, values, position)
             case _:
                 pass
+    shown = _Shown(values, {use.value for sum_ in raised.values() for use in sum_.sums})
     by_value: dict[str, dict[_Shift, Fraction]] = {}
     for name, sum_ in raised.items():
         for term, factor in sum_.shifts.items():
-            by_value.setdefault(term.value, {})[_Shift(name, term)] = factor
+            if shown.of(term.value):
+                by_value.setdefault(term.value, {})[_Shift(name, term)] = factor
     for shifts in by_value.values():
         kept = _harmless(program, raised, shifts)
         if kept:
@@ -138,6 +142,56 @@ def _harmless(
             return kept
         kept -= wrong
     return kept
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Which values are finite wherever all that stays `raised` by exponentials is."""
+
+    values: Mapping[str, Node]
+    raised: Collection[str]
+
+    def of(self, value: str) -> bool:
+        """Tells whether this is one: an extremum of what is raised, the logarithm of a sum of exponentials of it, or made of
+        element numbers and finite constants.
+        """
+        node = self.values[value]
+        match node:
+            case Iota() | Extent():
+                return True
+            case Constant(value=number):
+                return isfinite(number)
+            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Cast(arg=arg, semantic=False):
+                return arg.value in self.raised or self.of(arg.value)
+            case Elementwise(expr=Apply("log", (Arg(),)), args=(use,)):
+                return self._is_total(self.values[use.value])
+            case Elementwise(expr=expr):
+                return _is_plain(expr) and all(use.value in self.raised or self.of(use.value) for use in node.args)
+            case _:
+                return False
+
+    def _is_total(self, node: Node) -> bool:
+        """Tells whether `node` sums up exponentials: 0 or infinite only where all that they raise is, or some of it."""
+        match node:
+            case Reduction(monoid=Monoid.sum, arg=use):
+                return _is_exponential(self.values[use.value])
+            case _:
+                return False
+
+
+def _is_plain(expr: Scalar) -> bool:
+    """Tells whether `expr` is finite wherever all that it reads is, and, if it reads one value or chooses, nowhere else."""
+    match expr:
+        case Arg():
+            return True
+        case Lit(value):
+            return isfinite(value)
+        case Apply("neg" | "maximum" | "minimum" | "mul", args):
+            return sum(not isinstance(a, Lit) for a in args) <= (1 if expr.op == "mul" else 2) and all(
+                _is_plain(a) for a in args
+            )
+        case _:
+            return False
 
 
 @dataclass
