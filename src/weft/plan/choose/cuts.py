@@ -188,7 +188,7 @@ class _Graph:
     def __init__(self, cuts: Cuts, atoms: Sequence[Atom]) -> None:
         self.cuts, self.atoms = cuts, atoms
         maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
-        self.waits = Waits(tuple(subset_of({maker[v] for v in atom.stage.uses if v in maker}) for atom in atoms))
+        self.waits = Waits(tuple(subset_of({maker[v] for v in atom.stage.waits if v in maker}) for atom in atoms))
         wholes: dict[Region, set[int]] = {}
         # For each atom, the regions that it is a part of, each with all the atoms that are.
         self.inside = [[(r, wholes.setdefault(r, set())) for r in atom.inside] for atom in atoms]

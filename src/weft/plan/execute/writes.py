@@ -8,7 +8,6 @@ What an argument holds in the end is copied into it after all else.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import Any
 
 from weft.capture import Captured, Effect, OpaqueCall, Piece, Written, apart, may_view
@@ -23,10 +22,10 @@ def with_writes_in_place(
     """Orders the stages so that as many writes as possible are in place; returned with the names of those calls.
 
     A write is, where its first argument is the memory of a placeholder by then, and whatever reads the old content, or may be
-    a view of it, comes before. Calls that draw random numbers stay in their order.
+    a view of it, comes before.
     """
     memory = _Memory(captured, program, stages)
-    before = _random_in_order(captured, stages)
+    before = set[tuple[int, int]]()
     ordered, chosen = tuple(range(len(stages))), frozenset[str]()
     for number, stage in enumerate(stages):
         call = captured.calls[stage.name] if isinstance(stage, TorchCall) else None
@@ -111,23 +110,18 @@ class _Memory:
         return call.pinned and not read
 
 
-def _random_in_order(captured: Captured, stages: Sequence[Task]) -> set[tuple[int, int]]:
-    drawn = [i for i, s in enumerate(stages) if isinstance(s, TorchCall) and captured.calls[s.name].random]
-    return set(pairwise(drawn))
-
-
 def _sorted(
     stages: Sequence[Task], before: Collection[tuple[int, int]], program: TensorProgram
 ) -> tuple[int, ...] | None:
-    """Sorts the numbers of `stages`, the first of each pair before the second, each after those whose values it reads; else as
-    they are.
+    """Sorts the numbers of `stages`, the first of each pair before the second, each after those whose values it waits for; else
+    as they are.
 
     None where there is no such order.
     """
     rest, done, there = list(range(len(stages))), list[int](), {n.name for n in program.inputs}
     while rest:
         late = {second for first, second in before if first in rest}
-        number = next((i for i in rest if i not in late and there.issuperset(stages[i].uses)), None)
+        number = next((i for i in rest if i not in late and there.issuperset(stages[i].waits)), None)
         if number is None:
             return None
         rest.remove(number)
