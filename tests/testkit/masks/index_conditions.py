@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -75,7 +76,7 @@ class IndexConditions:
 
 def of_source(said: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """The function of a matrix `x` that returns `said`, with `i` and `j` in it."""
-    scope = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch}
     lines = (
         "def f(x):",
         "    i = torch.arange(x.shape[0])[:, None]",

@@ -18,7 +18,7 @@ from testkit.block import programs
 from testkit.block.programs import matmul
 from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
-from weft.plan.partition.partition import Region, united
+from weft.plan.partition.partition import Region, united, waits_of
 from weft.plan.targets.candidates import Selection
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Contraction, Elementwise, Input, Monoid, Node, Opaque, Reduction, TensorProgram, Use
@@ -158,8 +158,7 @@ def every_cut(cuts: Cuts) -> Iterator[float]:
     On a CPU a region that has a kernel is not cut inside; what is cut so has all its atoms in other parts.
     """
     atoms = cuts.atoms()
-    maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
-    reads = [{maker[v] for v in atom.stage.waits if v in maker} for atom in atoms]
+    reads = [set(own) for own in waits_of(atoms)]
 
     def price(part: frozenset[int]) -> float:
         own = [atoms[i] for i in sorted(part)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import prod
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from weft.tensor.axes import Space
 from weft.tensor.laws import part
@@ -75,6 +76,20 @@ class TorchCall:
 
 
 Task: TypeAlias = Region | TorchCall
+
+
+class Waiting(Protocol):
+    """What runs once some values are there, and makes others."""
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The values that must be there before it runs."""
+        ...
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The values that it makes for others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +319,36 @@ def _with_local(program: TensorProgram, members: Sequence[Node], local: Collecti
 
 def in_order(stages: Sequence[Task]) -> tuple[Task, ...]:
     """Sort `stages`, each after those whose values it waits for; otherwise in their order."""
-    rest, ready, done = list(stages), set[str](), list[Task]()
-    made = {name for s in stages for name in s.results}
-    while rest:
-        stage = next(s for s in rest if ready.issuperset(made.intersection(s.waits)))
-        rest.remove(stage)
-        done.append(stage)
-        ready.update(stage.results)
-    return tuple(done)
+    found = sorted_by(waits_of(stages))
+    assert found is not None, "what is one stage waits for none that waits for it"
+    return tuple(stages[i] for i in found)
+
+
+def waits_of(stages: Sequence[Waiting]) -> tuple[frozenset[int], ...]:
+    """Return the numbers of the stages that each of `stages` waits for."""
+    maker = {name: i for i, s in enumerate(stages) for name in s.results}
+    return tuple(frozenset(maker[v] for v in s.waits if v in maker) for s in stages)
+
+
+def sorted_by(waits: Sequence[Collection[int]]) -> tuple[int, ...] | None:
+    """Sort the numbers of what waits for each other, each behind those that it waits for; otherwise the least first.
+
+    None where some wait for each other.
+    """
+    left = [len(own) for own in waits]
+    behind: list[list[int]] = [[] for _ in waits]
+    for number, own in enumerate(waits):
+        for other in own:
+            behind[other].append(number)
+    ready, done = [number for number, count in enumerate(left) if not count], list[int]()
+    while ready:
+        number = heappop(ready)
+        done.append(number)
+        for other in behind[number]:
+            left[other] -= 1
+            if not left[other]:
+                heappush(ready, other)
+    return tuple(done) if len(done) == len(waits) else None
 
 
 def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
@@ -320,8 +357,7 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
     Among the values that a stage waits for, the one with the longest path of stages before it comes last, so that a chain with
     short branches into it stays together. Views do not count as steps of a path, and views of inputs come first of all.
     """
-    maker = {name: i for i, s in enumerate(stages) for name in s.results}
-    waits = [sorted({maker[v] for v in s.waits if v in maker}) for s in stages]
+    waits = [sorted(own) for own in waits_of(stages)]
     height: list[int] = []
     for stage, own in zip(stages, waits, strict=True):
         step = not (isinstance(stage, Region) and stage.looks)
