@@ -287,6 +287,7 @@ def test_views_of_what_is_written_over_are_the_old_content_too():
     collector = Collector()
     collector.run(views, rand(4, 6), rand(4, 6, seed=1))
     captured = collector.only
+    assert captured.program is not None
     (old,) = written_over(captured, captured.program).values()
     made = captured.program.values()
     assert captured.program.inputs[0].name in old
