@@ -10,7 +10,10 @@ from torch import nn
 
 import weft
 from testkit.api.random_writes import difference, function
+from testkit.capture.collector import Collector
 from weft.api.backend import compile_graph
+from weft.plan.execute.writes import written_over
+from weft.tensor.program import Reindex
 
 
 def attention(q, k, v):
@@ -251,6 +254,44 @@ def test_a_write_that_old_content_waits_for_comes_later():
     plan = compared(appended_afterwards, rand(4, 6), rand(4, 6, seed=1))
     assert plan.in_place, "the kernel before it reads what was there"
     assert not compared(a_view_lives_on, rand(4, 6), rand(4, 6, seed=1)).in_place
+
+
+def sorted_factors(x, y):
+    """What is read before and after is connected, and as deep in the graph."""
+    before = (x * torch.sort(y).values) @ y.t()
+    x[1:3] = y[:2]
+    return before + x @ y.t()
+
+
+def sorted_factors_of_a_view(x, y):
+    seen = x.t()
+    before = y @ (seen * torch.sort(y.t()).values)
+    x[1:3] = y[:2]
+    return before + y @ x.t()
+
+
+@pytest.mark.parametrize("fn", [sorted_factors, sorted_factors_of_a_view])
+def test_no_kernel_is_cut_so_that_a_write_copies(fn):
+    plan = compared(fn, rand(4, 6), rand(4, 6, seed=1))
+    assert len(plan.in_place) == 1
+    assert {f.operation for f in plan.fallbacks} == {"aten.sort"}
+
+
+def test_views_of_what_is_written_over_are_the_old_content_too():
+    def views(x, y):
+        rows = x[1:].t()
+        sums = rows.sum(0)
+        x[0] = y[0]
+        return sums, x * 2
+
+    collector = Collector()
+    collector.run(views, rand(4, 6), rand(4, 6, seed=1))
+    captured = collector.only
+    assert captured.program is not None
+    (old,) = written_over(captured, captured.program).values()
+    made = captured.program.values()
+    assert captured.program.inputs[0].name in old
+    assert any(isinstance(made[name], Reindex) for name in old)
 
 
 def test_results_that_laws_merge_do_not_share_memory():

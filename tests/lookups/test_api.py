@@ -169,6 +169,26 @@ def test_compiled_calls_raise_it_too() -> None:
             function(x, i + 1)
 
 
+def test_indices_are_looked_at_where_something_depends_on_their_elements() -> None:
+    """A choice depends on what it does not choose; nothing depends on what is dropped, read for its shape, or sliced away."""
+    x, y, right, wrong = torch.randn(10, 4), torch.randn(3, 4), torch.tensor([0, 3, 9]), torch.tensor([0, 3, 99])
+
+    def unchosen(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(3)[:, None] < 2, x.index_select(0, i), y)
+
+    def dropped(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found = x.index_select(0, i)
+        return y + found.shape[0]
+
+    def sliced(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, i)[:2] + y[:2]
+
+    with pytest.raises(IndexError):
+        weft.optimize(unchosen, (x, right, y))(x, wrong, y)
+    for function in (dropped, sliced):
+        torch.testing.assert_close(weft.optimize(function, (x, right, y))(x, wrong, y), function(x, right, y))
+
+
 def test_an_argument_is_not_written_to_twice() -> None:
     """Raise where a kernel meets a wrong index after a write: PyTorch cannot run the graph again."""
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import inf, isclose
 
 import pytest
 
 from weft.plan.partition import cover
-from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
+from weft.plan.partition.cover import (
+    Subset,
+    Waits,
+    _stretches_of,
+    cheapest,
+    convex_parts,
+    elements,
+    stretches,
+    subset_of,
+)
 
 MOST = 9
 
@@ -150,6 +160,30 @@ def test_where_parts_or_down_sets_are_too_many_it_is_the_best_of_those_that_keep
         assert best - 1e-9 <= total <= min(in_row, saved * best) + 1e-9
         missed += not isclose(best, total)
     assert missed, "else nothing was too many"
+
+
+@dataclass(frozen=True)
+class Counted(Waits):
+    """Counts how often it is asked what is beside a part."""
+
+    asked: list[Subset] = field(default_factory=list[Subset])
+
+    def beside(self, part: Subset) -> Subset:
+        self.asked.append(part)
+        return super().beside(part)
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_of_a_long_row_only_as_much_is_looked_at_as_a_part_may_have(count: int) -> None:
+    """The first element is read by the last alone, so that no stretch that begins with it is connected before all of them are."""
+    waits = Counted((0, 0, *(1 << i for i in range(1, count - 2)), 1 | 1 << count - 2))
+
+    def few(part: Subset) -> bool:
+        return part.bit_count() <= 8
+
+    assert list(_stretches_of(waits, 0, few)) == [1]
+    assert len(waits.asked) < 50
+    assert set(_stretches_of(waits, 0, lambda _: True)) == {1, (1 << count) - 1}
 
 
 def test_a_part_that_may_not_be_is_in_none() -> None:

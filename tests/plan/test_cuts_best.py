@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isclose, prod
 from typing import Any
@@ -24,7 +24,7 @@ from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Regions
-from weft.plan.partition.partition import Region, linear, partition, united
+from weft.plan.partition.partition import Region, Task, linear, partition, sorted_by, united, waits_of
 from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
 from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
@@ -90,6 +90,18 @@ class Given(Invented):
 
     def _seconds(self, region: Region) -> tuple[float, float]:
         found = self.seconds[len(region.program.nodes)]
+        return found, found / 2
+
+
+@dataclass
+class Preferred(Invented):
+    """Prices by the number of operators of a region, but for some that are `cheap`."""
+
+    cheap: tuple[frozenset[str], ...] = ()
+
+    def _seconds(self, region: Region) -> tuple[float, float]:
+        names = frozenset(n.name for n in region.program.nodes)
+        found = 1.0 if names in self.cheap else 10.0 * len(names)
         return found, found / 2
 
 
@@ -370,21 +382,107 @@ def test_the_code_of_a_cut_for_a_gpu_has_what_kernels_make_again_and_reads_back(
     assert cut_by(Scheme.read(scheme.text(len(operators(program)))), program) == stages
 
 
-def test_what_reads_memory_before_a_write_is_in_no_region_with_what_waits_for_it() -> None:
-    """Else the write could not be in place. It is cheap here to have both matmuls in one region, if the call writes nothing."""
+def written(*between: Node, read: str) -> TensorProgram:
+    """The sum of x @ w before and after a call that writes into x.
+
+    `between` are nodes before the call; `read`, x or a view of it, is what is multiplied before.
+    """
     m, k, n = programs.axes("m", "k", "n")
     nodes = (
-        matmul("old", Use("x", (m, k)), Use("w", (k, n)), k),
+        *between,
+        matmul("old", Use(read, (m, k)), Use("w", (k, n)), k),
         Opaque("x_1", (m, k), F32, "aten.index_put_", "put", ("x", "w"), "it writes"),
         matmul("new", Use("x_1", (m, k)), Use("w", (k, n)), k),
         Elementwise("out", (m, n), F32, programs.ADD, (Use("old", (m, n)), Use("new", (m, n)))),
     )
-    program = TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), nodes, ("out",))
+    return TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), nodes, ("out",))
 
-    def regions(writes: dict[str, str]) -> list[set[str]]:
-        prices = Given(random.Random(0), seconds={1: 10.0, 2: 10.0, 3: 1.0})
+
+def regions_of(program: TensorProgram, writes: Mapping[str, tuple[str, ...]]) -> list[set[str]]:
+    """The regions of `program`, where one of both matmuls is cheap."""
+    prices = Given(random.Random(0), seconds={1: 10.0, 2: 10.0, 3: 1.0, 4: 1.0})
+    stages = Cuts(program, prices, writes=writes).stages()
+    return [{node.name for node in s.program.nodes} for s in stages if isinstance(s, Region) and not s.looks]
+
+
+def test_what_reads_memory_before_a_write_is_in_no_region_with_what_waits_for_it() -> None:
+    """Else the write could not be in place. It is cheap here to have both matmuls in one region, if the call writes nothing."""
+    assert regions_of(written(read="x"), {}) == [{"old", "new", "out"}]
+    assert regions_of(written(read="x"), {"put": ("x",)}) == [{"old"}, {"new", "out"}]
+
+
+def test_nor_what_reads_a_view_of_it() -> None:
+    """The view is a call of its own here; the matmul that reads it does not read x itself."""
+    m, k = programs.axes("m", "k")
+    seen = Opaque("seen", (m, k), F32, "aten.as_strided", "look", ("x",), "a view")
+    assert regions_of(written(seen, read="seen"), {"put": ("x",)}) == [{"old", "new", "out"}]
+    assert regions_of(written(seen, read="seen"), {"put": ("x", "seen")}) == [{"old"}, {"new", "out"}]
+
+
+class Alike(Given):
+    """Regions of equally many operators have one form."""
+
+    def form(self, region: Region) -> frozenset[str]:
+        return frozenset((str(len(region.program.nodes)),))
+
+
+def test_a_layer_that_writes_is_not_cut_as_one_that_does_not() -> None:
+    """The write is before both in the row if nothing else says where: there is none between the operators of a layer."""
+    m, width = Axis("m", Space("M")), Space("D")
+    k, n = Axis("k", width), Axis("n", width)
+
+    def layer(number: int, second: str) -> list[Node]:
+        old, middle, out = (f"{name}{number}" for name in ("old", "middle", "out"))
+        return [
+            matmul(old, Use("x", (m, k)), Use("w", (k, n)), k),
+            matmul(middle, Use(old, (m, k)), Use("w", (k, n)), k),
+            Elementwise(out, (m, n), F32, programs.ADD, (Use(middle, (m, n)), Use(second, (m, n)))),
+        ]
+
+    put = Opaque("x_1", (m, k), F32, "aten.index_put_", "put", ("x", "w"), "it writes")
+    look = Opaque("y", (m, k), F32, "aten.sort", "look", ("w",), "not in the table")
+    early = Elementwise("early", (m, k), F32, apply("exp", Arg(0)), (Use("x_1", (m, k)),))
+    nodes = (look, put, early, *layer(1, "y"), *layer(2, "x_1"))
+    program = TensorProgram((programs.tensor("x", m, k), programs.tensor("w", k, n)), nodes, ("early", "out1", "out2"))
+    stages = Cuts(program, Alike(random.Random(0), seconds={1: 10.0, 2: 11.0, 3: 1.0}), writes={"put": ("x",)}).stages()
+    regions = [set(names_of(stage)) for stage in stages if isinstance(stage, Region)]
+    assert {"old1", "middle1", "out1"} in regions
+    assert not any({"old2", "out2"} <= each for each in regions)
+
+
+def test_a_write_waits_for_a_region_with_others_that_read_before_it() -> None:
+    """No single region reads before and waits for the write here, but one of two would wait for the other through it."""
+    m, k, n = programs.axes("m", "k", "n")
+
+    def product(name: str, left: str) -> Node:
+        return matmul(name, Use(left, (m, k)), Use("w", (k, n)), k)
+
+    def total(name: str, *reads: str) -> Node:
+        return Elementwise(name, (m, n), F32, programs.ADD, tuple(Use(r, (m, n)) for r in reads))
+
+    nodes = (
+        product("free", "z"),
+        product("old", "x"),
+        total("first", "old", "free"),
+        Opaque("x_1", (m, k), F32, "aten.index_put_", "put", ("x", "w"), "it writes"),
+        product("new", "x_1"),
+        total("second", "new", "free"),
+    )
+    inputs = (programs.tensor("x", m, k), programs.tensor("w", k, n), programs.tensor("z", m, k))
+    program = TensorProgram(inputs, nodes, ("first", "second"))
+    prices = Preferred(random.Random(0), cheap=(frozenset({"old", "first"}), frozenset({"free", "new", "second"})))
+
+    def in_place(writes: Mapping[str, tuple[str, ...]]) -> bool:
         stages = Cuts(program, prices, writes=writes).stages()
-        return [{node.name for node in s.program.nodes} for s in stages if isinstance(s, Region)]
+        numbers = {name: i for i, stage in enumerate(stages) for name in names_of(stage)}
+        waits = [set(own) for own in waits_of(stages)]
+        waits[numbers["x_1"]].add(numbers["old"])
+        return sorted_by(waits) is not None
 
-    assert regions({}) == [{"old", "new", "out"}]
-    assert regions({"put": "x"}) == [{"old"}, {"new", "out"}]
+    assert not in_place({}), "both cheap regions, and the write after one and before the other"
+    assert in_place({"put": ("x",)})
+
+
+def names_of(stage: Task) -> list[str]:
+    """What a stage makes, inside of it too."""
+    return [n.name for n in stage.program.nodes] if isinstance(stage, Region) else list(stage.results)

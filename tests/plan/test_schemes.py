@@ -10,6 +10,7 @@ import pytest
 from testkit.block import programs
 from testkit.block.programs import matmul
 from testkit.block.rankings import ranking
+from testkit.plan.schemes import any_scheme
 from weft.errors import SchemeError
 from weft.lab.fuzz.random_programs import random_program
 from weft.pipeline import normalize
@@ -82,18 +83,6 @@ def test_any_cut_has_a_code_that_reads_back() -> None:
         assert decode(Scheme.read(scheme.text(len(kernels))), len(kernels)) == tuple(kernels)
         rows.add(len(scheme.words))
     assert {1, 2, 3} <= rows
-
-
-def any_scheme(rng: random.Random, count: int) -> Scheme:
-    """A random code of `count` operators; in most, few kernels end."""
-    share = rng.choice((0.1, 0.3, 0.5))
-    levels = [0]
-    for _ in range(count - 1):
-        levels.append(levels[-1] ^ (rng.random() < share))
-    words = [int("".join(map(str, levels)), 2)]
-    if rng.random() < 0.3:
-        words.append(sum((rng.random() < 0.2) << i for i in range(count)))
-    return Scheme(tuple(words), sum((rng.random() < 0.05) << i for i in range(count)))
 
 
 def in_order(program: TensorProgram, stages: Sequence[Task]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias, assert_never
 
 from weft.errors import Location
@@ -360,6 +361,18 @@ class TensorProgram:
         """Names what is looked up in, but for the numbers of an axis: what is found among these is the index itself."""
         counted = {node.name for node in self.nodes if isinstance(node, Iota)}
         return frozenset(node.source for node in self.nodes if isinstance(node, Lookup)) - counted
+
+    @cached_property
+    def turns(self) -> Mapping[str, tuple[str, ...]]:
+        """Lists for each result of a call that runs in its turn (`Opaque.always`) the results of the call whose turn is before.
+
+        Such a call waits for these as for what it reads, though it reads them not: they draw from one generator.
+        """
+        calls: dict[str, list[str]] = {}
+        for node in self.nodes:
+            if isinstance(node, Opaque) and node.always:
+                calls.setdefault(node.call, []).append(node.name)
+        return {name: tuple(first) for first, second in pairwise(calls.values()) for name in second}
 
     @cached_property
     def numbers(self) -> frozenset[str]:

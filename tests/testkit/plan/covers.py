@@ -18,7 +18,7 @@ from testkit.block import programs
 from testkit.block.programs import matmul
 from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
-from weft.plan.partition.partition import Region, united
+from weft.plan.partition.partition import Region, united, waits_of
 from weft.plan.targets.candidates import Selection
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Contraction, Elementwise, Input, Monoid, Node, Opaque, Reduction, TensorProgram, Use
@@ -28,10 +28,13 @@ F32 = programs.F32
 MOST_OPERATORS = 10
 
 
-def random_graph(rng: random.Random, most: int = MOST_OPERATORS) -> TensorProgram:
+def random_graph(
+    rng: random.Random, most: int = MOST_OPERATORS, calls: float = 0.4, *, turns: bool = False
+) -> TensorProgram:
     """Rows that are multiplied with matrices, added to each other, mapped, scaled by their sums, and now and then left to PyTorch.
 
-    Each reads one or two of the values before it, so that branches leave and join; what nothing reads is returned.
+    Each reads one or two of the values before it, so that branches leave and join; what nothing reads is returned. `calls` weighs
+    how often PyTorch is called; with `turns` these calls keep their order, as calls that draw random numbers do.
     """
     m, width = Axis("m", Space("M")), Space("D")
     inputs, nodes = [Input("x", (m, Axis("d", width)), F32)], list[Node]()
@@ -45,7 +48,7 @@ def random_graph(rng: random.Random, most: int = MOST_OPERATORS) -> TensorProgra
     for i in range(rng.randint(3, most)):
         name, into = f"v{i}", Axis(f"d{i}", width)
         near = made[-rng.choice((1, 2, 4)) :]
-        match rng.choices(("product", "add", "exp", "scale", "call"), (9, 3, 1, 1, 0.4))[0]:
+        match rng.choices(("product", "add", "exp", "scale", "call"), (9, 3, 1, 1, calls))[0]:
             case "product":
                 over = Axis(f"k{i}", width)
                 inputs.append(Input(f"w{i}", (over, into), F32))
@@ -60,7 +63,8 @@ def random_graph(rng: random.Random, most: int = MOST_OPERATORS) -> TensorProgra
                 nodes.append(Elementwise(name, (m, into), F32, scaled, (use(source, into), Use(f"s{i}", (m,)))))
             case "call":
                 source = use(rng.choice(near), into)
-                nodes.append(Opaque(name, (m, into), F32, "aten.cumsum", name, (source.value,), "not in the table"))
+                read = (source.value,)
+                nodes.append(Opaque(name, (m, into), F32, "aten.sort", name, read, "not in the table", always=turns))
             case _:
                 nodes.append(Elementwise(name, (m, into), F32, apply("exp", Arg(0)), (use(rng.choice(near), into),)))
         made.append(name)
@@ -154,8 +158,7 @@ def every_cut(cuts: Cuts) -> Iterator[float]:
     On a CPU a region that has a kernel is not cut inside; what is cut so has all its atoms in other parts.
     """
     atoms = cuts.atoms()
-    maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
-    reads = [{maker[v] for v in atom.stage.uses if v in maker} for atom in atoms]
+    reads = [set(own) for own in waits_of(atoms)]
 
     def price(part: frozenset[int]) -> float:
         own = [atoms[i] for i in sorted(part)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
@@ -19,7 +19,9 @@ from weft.plan.partition.partition import (
     between_passes,
     linear,
     partition,
+    sorted_by,
     united,
+    waits_of,
 )
 from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
@@ -89,11 +91,23 @@ class Atom:
         stage: the operations.
         home: the number of the stage of the partition that it is of.
         inside: the regions that it is a part of, and that are only cut where they have no kernel as they are, or a slow one.
+        after: of a write, what those make that read the memory as it was before.
     """
 
     stage: Task
     home: int
     inside: tuple[Region, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The values that must be there before it runs."""
+        return (*self.stage.waits, *self.after)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The values that it makes for others."""
+        return self.stage.results
 
 
 @dataclass
@@ -104,8 +118,8 @@ class Cuts:
         prices: of regions.
         known: what was found out before, by the names of a region's values.
         again: values that each region which wants them makes for itself.
-        writes: the calls into PyTorch that write into memory, and the value that it holds before. No region reads that as well as
-            what the call gives: the write could not be in place, and would copy all of the memory.
+        writes: the calls into PyTorch that can write in place, and the values that may be that memory before. They wait for what
+            reads these: else the write would copy all of the memory.
     """
 
     program: TensorProgram
@@ -114,7 +128,7 @@ class Cuts:
         default_factory=dict[frozenset[str], tuple[Region, float]]
     )
     again: frozenset[str] = frozenset()
-    writes: Mapping[str, str] = field(default_factory=dict[str, str])
+    writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
@@ -122,9 +136,12 @@ class Cuts:
         return as_launched(self.program, _Graph(self, self.atoms()).best())
 
     def atoms(self) -> tuple[Atom, ...]:
-        """Returns what is not cut, in a row, each after those whose values it reads."""
+        """Returns what is not cut, in a row, each after those whose values it waits for."""
         stages = linear(partition(self.program))
-        return tuple(atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i))
+        found = tuple(atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i))
+        for name, old in self.writes.items():
+            found = _readers_first(found, name, old)
+        return found
 
     def price(self, region: Region) -> float:
         """Returns the seconds that `region` takes, as they count here; `inf` where it has no kernel."""
@@ -182,20 +199,36 @@ class Cuts:
         return (Atom(region, home, inside),)
 
 
+def _readers_first(atoms: tuple[Atom, ...], write: str, old: Collection[str]) -> tuple[Atom, ...]:
+    """Let the call `write` wait for the atoms that read one of the values `old`, and sort anew.
+
+    Where one of them waits for the write itself, that cannot be in place, and all stay as they are.
+    """
+    calls = [i for i, atom in enumerate(atoms) if isinstance(atom.stage, TorchCall) and atom.stage.name == write]
+    if not calls:
+        return atoms
+    place = calls[0]
+    readers = [atom for i, atom in enumerate(atoms) if i != place and not set(old).isdisjoint(atom.stage.uses)]
+    waiting = replace(atoms[place], after=tuple(name for atom in readers for name in atom.stage.results))
+    found = (*atoms[:place], waiting, *atoms[place + 1 :])
+    ordered = sorted_by(waits_of(found))
+    return atoms if ordered is None else tuple(found[i] for i in ordered)
+
+
 class _Graph:
     """The atoms of a graph in a row, and what connected convex parts of it cost."""
 
     def __init__(self, cuts: Cuts, atoms: Sequence[Atom]) -> None:
         self.cuts, self.atoms = cuts, atoms
-        maker = {name: i for i, atom in enumerate(atoms) for name in atom.stage.results}
-        self.waits = Waits(tuple(subset_of({maker[v] for v in atom.stage.uses if v in maker}) for atom in atoms))
+        self.waits = Waits(tuple(subset_of(own) for own in waits_of(atoms)))
         wholes: dict[Region, set[int]] = {}
+        for i, atom in enumerate(atoms):
+            for region in atom.inside:
+                wholes.setdefault(region, set()).add(i)
+        # A write may wait for some atoms of a stage of the partition, and others of it for the write: that is no region then.
+        convex = {r for r, parts in wholes.items() if self.waits.hull(subset_of(parts)) == subset_of(parts)}
         # For each atom, the regions that it is a part of, each with all the atoms that are.
-        self.inside = [[(r, wholes.setdefault(r, set())) for r in atom.inside] for atom in atoms]
-        for i, regions in enumerate(self.inside):
-            for _, parts in regions:
-                parts.add(i)
-        self.apart = tuple(self._around_writes())
+        self.inside = [[(r, wholes[r]) for r in atom.inside if r in convex] for atom in atoms]
         self.made: dict[Subset, Region] = {}
         self.parts = [part for parts in convex_parts(self.waits, self._possible) for part in parts]
 
@@ -259,19 +292,8 @@ class _Graph:
         found, _ = cheapest(waits, bounds, lambda part: self._price(part << first))
         return found
 
-    def _around_writes(self) -> Iterator[tuple[Subset, Subset]]:
-        """Yields, for each write, the atoms that read what it writes over, and those that wait for it."""
-        for place, atom in enumerate(self.atoms):
-            over = self.cuts.writes.get(atom.stage.name) if isinstance(atom.stage, TorchCall) else None
-            if over is not None:
-                behind = self.waits.waiting_for(place)
-                before = subset_of(i for i, each in enumerate(self.atoms) if over in each.stage.uses and i != place)
-                yield before & ~behind, behind
-
     def _possible(self, part: Subset) -> bool:
         """Tells whether several atoms may be one region; if not, then no more of them are looked at either."""
-        if any(part & before and part & behind for before, behind in self.apart):
-            return False
         atoms = [self.atoms[i] for i in elements(part)]
         stages = [atom.stage for atom in atoms if isinstance(atom.stage, Region) and not atom.stage.looks]
         if len(stages) < len(atoms):

@@ -59,7 +59,7 @@ class Regions:
         target: where the kernels run.
         device: the GPU on which they may be timed; None where the target is not here.
         constant: the spaces of the graph that are as long at each call as in the example, by name.
-        writes: the calls of the graph that write into memory, by name, and the value that it holds before.
+        writes: the calls of the graph that can write in place, by name, and the values that may be that memory before.
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
     """
 
@@ -67,7 +67,7 @@ class Regions:
     target: Target = CPU
     device: torch.device | None = None
     constant: frozenset[str] = frozenset()
-    writes: Mapping[str, str] = field(default_factory=dict[str, str])
+    writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     scheme: Scheme | None = None
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
@@ -114,7 +114,9 @@ class Regions:
         """Writes the scheme that cuts `program` into `stages`, with the calls that were `left` to PyTorch."""
         return scheme_of(program, stages, left, self._forms).text(len(operators(program)))
 
-    def begin(self, layouts: Mapping[str, int | None], constant: frozenset[str], writes: Mapping[str, str]) -> None:
+    def begin(
+        self, layouts: Mapping[str, int | None], constant: frozenset[str], writes: Mapping[str, tuple[str, ...]]
+    ) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
         self.layouts, self.constant, self.writes = layouts, constant, writes
         self._prepared.clear()

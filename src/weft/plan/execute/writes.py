@@ -8,12 +8,11 @@ What an argument holds in the end is copied into it after all else.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import Any
 
 from weft.capture import Captured, Effect, OpaqueCall, Piece, Written, apart, may_view
 from weft.plan.execute.runner import Runner
-from weft.plan.partition.partition import Task, TorchCall
+from weft.plan.partition.partition import Task, TorchCall, sorted_by, waits_of
 from weft.tensor.program import Opaque, Reindex, TensorProgram, uses
 
 
@@ -23,40 +22,50 @@ def with_writes_in_place(
     """Orders the stages so that as many writes as possible are in place; returned with the names of those calls.
 
     A write is, where its first argument is the memory of a placeholder by then, and whatever reads the old content, or may be
-    a view of it, comes before. Calls that draw random numbers stay in their order.
+    a view of it, comes before.
     """
-    memory = _Memory(captured, program, stages)
-    before = _random_in_order(captured, stages)
+    memory = _Memory(captured, program)
+    waits = waits_of(stages)
     ordered, chosen = tuple(range(len(stages))), frozenset[str]()
     for number, stage in enumerate(stages):
         call = captured.calls[stage.name] if isinstance(stage, TorchCall) else None
         if call is None or call.into is None or not memory.is_placeholders(call, chosen):
             continue
-        readers = memory.readers(call)
-        if readers is None:
+        old = memory.old(call)
+        if old is None:
             continue
-        pairs = before | {(reader, number) for reader in readers}
+        readers = [i for i, s in enumerate(stages) if old.intersection(s.uses) and not memory.is_apart(s, call)]
+        own = (*waits[:number], waits[number].union(readers), *waits[number + 1 :])
         late = any(ordered.index(reader) > ordered.index(number) for reader in readers)
-        found = _sorted(stages, pairs, program) if late else ordered
+        found = sorted_by(own) if late else ordered
         if found is not None:
-            before, ordered, chosen = pairs, found, chosen | {call.name}
+            waits, ordered, chosen = own, found, chosen | {call.name}
     return tuple(stages[number] for number in ordered), chosen
 
 
-def written_over(captured: Captured, program: TensorProgram) -> dict[str, str]:
-    """Maps each call that writes into an argument to the value that it writes over, the first that it reads."""
-    calls = (n for n in program.nodes if isinstance(n, Opaque))
-    return {n.call: n.uses[0] for n in calls if captured.calls[n.call].into is not None}
+def written_over(captured: Captured, program: TensorProgram) -> dict[str, tuple[str, ...]]:
+    """Maps each call that can write into an argument in place to the values, by name, that may be the memory as it was before:
+    what it writes over, and views of that.
+    """
+    memory, found = _Memory(captured, program), dict[str, tuple[str, ...]]()
+    for name in dict.fromkeys(n.call for n in program.nodes if isinstance(n, Opaque)):
+        call = captured.calls[name]
+        if call.into is not None and memory.is_placeholders(call, found):
+            old = memory.old(call)
+            if old is not None:
+                found[name] = tuple(sorted(old, key=program.places.__getitem__))
+    return found
 
 
 class _Memory:
     """What may be whose memory, in a program with writes."""
 
-    def __init__(self, captured: Captured, program: TensorProgram, stages: Sequence[Task]) -> None:
-        self.captured, self.program, self.stages = captured, program, stages
+    def __init__(self, captured: Captured, program: TensorProgram) -> None:
+        self.captured, self.program = captured, program
         self.nodes = {n.name: n for n in program.nodes if isinstance(n, Opaque)}
         self.inputs = {n.name: i for n, i in zip(program.inputs, captured.arguments, strict=True)}
-        self.bases = written_over(captured, program)
+        # What each call that writes into an argument writes over: the first value that it reads.
+        self.bases = {n.call: n.uses[0] for n in self.nodes.values() if captured.calls[n.call].into is not None}
 
     def is_placeholders(self, call: OpaqueCall, chosen: Collection[str]) -> bool:
         """Tells whether what `call` writes into is the memory of the placeholder that it is to be the content of."""
@@ -66,12 +75,11 @@ class _Memory:
             return self.inputs.get(base) == call.into
         return node.call in chosen and self.captured.calls[node.call].into == call.into
 
-    def readers(self, call: OpaqueCall) -> list[int] | None:
-        """Lists the stages, by number, that must run before `call` if it is in place; None if somebody reads the old content
-        when all is done.
+    def old(self, call: OpaqueCall) -> frozenset[str] | None:
+        """Names the values that may be the memory that `call` writes into, before it does; None if somebody reads the old
+        content when all is done, or what is written would be read while it changes.
         """
-        base = self.bases[call.name]
-        same = {base}
+        same = {self.bases[call.name]}
         for node in self.program.nodes:  # in the order in which they are made
             match node:
                 case Opaque() if node.call != call.name and not self._goes_out(node.call):
@@ -80,12 +88,8 @@ class _Memory:
                     same.add(node.name)
                 case _:
                     pass
-        if same.intersection(self.program.outputs):
-            return None
         of_call = next(n for n in self.nodes.values() if n.call == call.name)
-        if same.intersection(of_call.uses[1:]):
-            return None  # what is written would be read while it changes
-        return [i for i, s in enumerate(self.stages) if same.intersection(s.uses) and not self._is_apart(s, call)]
+        return None if same.intersection((*self.program.outputs, *of_call.uses[1:])) else frozenset(same)
 
     def _may_view(self, node: Opaque, same: Collection[str]) -> bool:
         """Tells whether `node` may be the memory of one of these values, or a view of it."""
@@ -96,44 +100,17 @@ class _Memory:
             return False
         return may_view(target) and not set(same).isdisjoint(node.uses)
 
-    def _is_apart(self, stage: Task, call: OpaqueCall) -> bool:
+    def is_apart(self, stage: Task, call: OpaqueCall) -> bool:
+        """Tells whether the stage is `call` itself, or a view that goes out, and so need not come before it."""
         return isinstance(stage, TorchCall) and (stage.name == call.name or self._goes_out(stage.name))
 
     def _goes_out(self, name: str) -> bool:
         """Tells whether the results of a call go out as views of memory, whose content is to be the last, and nothing else."""
-        call = self.captured.calls[name]
-        made = {n.name for n in self.nodes.values() if n.call == name}
-        read = any(
-            made.intersection(s.uses)
-            for s in self.stages
-            if not (isinstance(s, TorchCall) and self.captured.calls[s.name].pinned)
-        )
-        return call.pinned and not read
-
-
-def _random_in_order(captured: Captured, stages: Sequence[Task]) -> set[tuple[int, int]]:
-    drawn = [i for i, s in enumerate(stages) if isinstance(s, TorchCall) and captured.calls[s.name].random]
-    return set(pairwise(drawn))
-
-
-def _sorted(
-    stages: Sequence[Task], before: Collection[tuple[int, int]], program: TensorProgram
-) -> tuple[int, ...] | None:
-    """Sorts the numbers of `stages`, the first of each pair before the second, each after those whose values it reads; else as
-    they are.
-
-    None where there is no such order.
-    """
-    rest, done, there = list(range(len(stages))), list[int](), {n.name for n in program.inputs}
-    while rest:
-        late = {second for first, second in before if first in rest}
-        number = next((i for i in rest if i not in late and there.issuperset(stages[i].uses)), None)
-        if number is None:
-            return None
-        rest.remove(number)
-        done.append(number)
-        there.update(stages[number].results)
-    return tuple(done)
+        if not self.captured.calls[name].pinned:
+            return False
+        made = [n.name for n in self.nodes.values() if n.call == name]
+        readers = [reader for value in made for reader in self.program.readers.get(value, ())]
+        return all(isinstance(r, Opaque) and self.captured.calls[r.call].pinned for r in readers)
 
 
 def last_values(captured: Captured, program: TensorProgram, chosen: Collection[str]) -> dict[int, int]:

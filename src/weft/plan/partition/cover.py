@@ -119,9 +119,9 @@ def _stretches_of(waits: Waits, first: int, possible: Callable[[Subset], bool]) 
         whole, seen = 0, 1 << first
         while seen != whole:
             whole, seen = seen, seen | waits.beside(seen) & part
+        if not possible(part):
+            return  # nor any longer one, connected or not yet
         if whole == part:
-            if not possible(part):
-                return
             yield part
 
 
@@ -136,7 +136,7 @@ def _beginning(
     found, refused = dict(known), set[Subset]()
     waiting = list(known)
     for part in waiting:
-        for other in elements(waits.beside(part)):
+        for other in elements(waits.beside(part) >> first << first):
             grown = waits.hull(part | 1 << other)
             if grown & ((1 << first) - 1) or grown in found or grown in refused:
                 continue

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import prod
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from weft.tensor.axes import Space
 from weft.tensor.laws import part
@@ -42,6 +43,11 @@ class Region:
         return self.program.outputs
 
     @property
+    def waits(self) -> tuple[str, ...]:
+        """The values that must be there before it runs: those that it reads."""
+        return self.uses
+
+    @property
     def looks(self) -> bool:
         """True where the region only looks at elements: it has no kernel."""
         return all(isinstance(n, Reindex) for n in self.program.nodes)
@@ -49,14 +55,41 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One call into PyTorch; `name` is that of the opaque nodes' call, `uses` and `results` values of the whole program."""
+    """One call into PyTorch.
+
+    Attributes:
+        name: that of the opaque nodes' call.
+        uses: the values of the whole program that it reads.
+        results: the values of the whole program that it makes.
+        after: what the call made whose turn is before its own, where it has one (`TensorProgram.turns`).
+    """
 
     name: str
     uses: tuple[str, ...]
     results: tuple[str, ...]
+    after: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The values that must be there before it runs."""
+        return (*self.uses, *self.after)
 
 
 Task: TypeAlias = Region | TorchCall
+
+
+class Waiting(Protocol):
+    """What runs once some values are there, and makes others."""
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The values that must be there before it runs."""
+        ...
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The values that it makes for others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +104,7 @@ MOST_NODES = 64
 
 
 def partition(program: TensorProgram) -> tuple[Task, ...]:
-    """Cut `program` into stages, each after those whose values it reads.
+    """Cut `program` into stages, each after those whose values it waits for.
 
     Connected operations stay together up to three cuts: an opaque operation is a stage of its own, a contraction that would
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; `Cuts` joins
@@ -84,7 +117,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        stage = _call(members) if isinstance(first, Opaque) else _with_local(program, members, local)
+        stage = _call(program, members) if isinstance(first, Opaque) else _with_local(program, members, local)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -96,7 +129,7 @@ def stage_of(program: TensorProgram, members: Collection[Node], again: Collectio
     """
     ordered = sorted(members, key=lambda n: program.places[n.name])
     if any(isinstance(n, Opaque) for n in ordered):
-        return _call(ordered)
+        return _call(program, ordered)
     return _with_local(program, ordered, program.numbers.union(again))
 
 
@@ -285,36 +318,57 @@ def _with_local(program: TensorProgram, members: Sequence[Node], local: Collecti
 
 
 def in_order(stages: Sequence[Task]) -> tuple[Task, ...]:
-    """Sort `stages`, each after those whose values it reads; otherwise in their order."""
-    rest, ready, done = list(stages), set[str](), list[Task]()
-    made = {name for s in stages for name in s.results}
-    while rest:
-        stage = next(s for s in rest if ready.issuperset(made.intersection(s.uses)))
-        rest.remove(stage)
-        done.append(stage)
-        ready.update(stage.results)
-    return tuple(done)
+    """Sort `stages`, each after those whose values it waits for; otherwise in their order."""
+    found = sorted_by(waits_of(stages))
+    assert found is not None, "what is one stage waits for none that waits for it"
+    return tuple(stages[i] for i in found)
+
+
+def waits_of(stages: Sequence[Waiting]) -> tuple[frozenset[int], ...]:
+    """Return the numbers of the stages that each of `stages` waits for."""
+    maker = {name: i for i, s in enumerate(stages) for name in s.results}
+    return tuple(frozenset(maker[v] for v in s.waits if v in maker) for s in stages)
+
+
+def sorted_by(waits: Sequence[Collection[int]]) -> tuple[int, ...] | None:
+    """Sort the numbers of what waits for each other, each behind those that it waits for; otherwise the least first.
+
+    None where some wait for each other.
+    """
+    left = [len(own) for own in waits]
+    behind: list[list[int]] = [[] for _ in waits]
+    for number, own in enumerate(waits):
+        for other in own:
+            behind[other].append(number)
+    ready, done = [number for number, count in enumerate(left) if not count], list[int]()
+    while ready:
+        number = heappop(ready)
+        done.append(number)
+        for other in behind[number]:
+            left[other] -= 1
+            if not left[other]:
+                heappush(ready, other)
+    return tuple(done) if len(done) == len(waits) else None
 
 
 def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
-    """Sort `stages` into a chain: each after those whose values it reads, and right after the one that most of them lead to.
+    """Sort `stages` into a chain: each after those whose values it waits for, and right after the one that most of them lead to.
 
-    Among the values that a stage reads, the one with the longest path of stages before it comes last, so that a chain with
+    Among the values that a stage waits for, the one with the longest path of stages before it comes last, so that a chain with
     short branches into it stays together. Views do not count as steps of a path, and views of inputs come first of all.
     """
-    maker = {name: i for i, s in enumerate(stages) for name in s.results}
-    reads = [sorted({maker[v] for v in s.uses if v in maker}) for s in stages]
+    waits = [sorted(own) for own in waits_of(stages)]
     height: list[int] = []
-    for stage, own in zip(stages, reads, strict=True):
+    for stage, own in zip(stages, waits, strict=True):
         step = not (isinstance(stage, Region) and stage.looks)
         height.append(step + max((height[i] for i in own), default=0))
-    read = {i for own in reads for i in own}
+    waited = {i for own in waits for i in own}
     order = [i for i, steps in enumerate(height) if not steps]
     done = set(order)
-    waiting = [i for i in reversed(range(len(stages))) if i not in read]
+    waiting = [i for i in reversed(range(len(stages))) if i not in waited]
     while waiting:
         place = waiting[-1]
-        missing = sorted((i for i in reads[place] if i not in done), key=lambda i: (height[i], i))
+        missing = sorted((i for i in waits[place] if i not in done), key=lambda i: (height[i], i))
         if missing:
             waiting += reversed(missing)
             continue
@@ -337,7 +391,8 @@ def _depths(program: TensorProgram) -> dict[str, int]:
         operands = uses(node)
         own = max((depth[v] + (v in opaque) for v in operands), default=0)
         if isinstance(node, Opaque):
-            own = max((depth[v] + 1 for v in operands), default=1)
+            turns = [depth[v] for v in program.turns.get(node.name, ())]
+            own = max([1, *turns, *(depth[v] + 1 for v in operands)])
             own = calls.setdefault(node.call, own)
         elif (isinstance(node, Reindex) and node.source in made) or (
             isinstance(node, Lookup) and node.source in tables
@@ -401,9 +456,9 @@ def _parts(group: list[Node]) -> list[list[Node]]:
     return [*parts, group[start:]]
 
 
-def _call(members: Sequence[Node]) -> TorchCall:
-    opaque = [n for n in members if isinstance(n, Opaque)]
-    return TorchCall(opaque[0].call, opaque[0].uses, tuple(n.name for n in opaque))
+def _call(program: TensorProgram, members: Sequence[Node]) -> TorchCall:
+    first, *rest = (n for n in members if isinstance(n, Opaque))
+    return TorchCall(first.call, first.uses, (first.name, *(n.name for n in rest)), program.turns.get(first.name, ()))
 
 
 def _region(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:

@@ -186,7 +186,7 @@ def _kernels_of(program: TensorProgram, stages: Sequence[Task]) -> dict[str, lis
 
 
 def as_launched(program: TensorProgram, stages: Sequence[Task]) -> tuple[Task, ...]:
-    """Sort the `stages` that `program` is cut into: by their last operators, each after those whose values it reads."""
+    """Sort the `stages` that `program` is cut into: by their last operators, each after those whose values it waits for."""
     of = _kernels_of(program, stages)
     last = [0] * len(stages)
     for place, operator in enumerate(operators(program)):
@@ -280,7 +280,7 @@ def _demand_order(
     waits: dict[int, dict[int, tuple[str, str]]] = {}
     for number, places in parts.items():
         own: dict[int, tuple[str, str]] = {}
-        waiting = [(node.name, v) for i in places for node in row[i] for v in uses(node)]
+        waiting = [(node.name, v) for i in places for node in row[i] for v in _waits(program, node)]
         seen = set[str]()
         while waiting:
             reader, value = waiting.pop()
@@ -296,9 +296,20 @@ def _demand_order(
     if cycle:
         place = {node.name: i for i, operator in enumerate(row) for node in operator}
         pairs = [waits[late][early] for late, early in pairwise(cycle)]
-        said = "; ".join(f"{told(row, place[reader])} reads {told(row, place[value])}" for value, reader in pairs)
+        turns = [
+            value in program.turns.get(reader, ()) and value not in uses(values[reader]) for value, reader in pairs
+        ]
+        said = "; ".join(
+            f"{told(row, place[reader])} {'has its turn after' if turn else 'reads'} {told(row, place[value])}"
+            for turn, (value, reader) in zip(turns, pairs, strict=True)
+        )
         what = f"the kernels {', '.join(str(number + 1) for number in cycle[:-1])} wait for each other: {said}"
         raise _refused(what, row[place[pairs[0][1]]], "put these operators in one kernel, or in more")
+
+
+def _waits(program: TensorProgram, node: Node) -> tuple[str, ...]:
+    """Return the values that `node` reads, and those of a call whose turn is before its own."""
+    return (*uses(node), *program.turns.get(node.name, ()))
 
 
 def _cycle(waits: Mapping[int, Mapping[int, object]]) -> list[int]:

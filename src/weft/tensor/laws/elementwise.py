@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.tensor import optable
@@ -77,20 +77,56 @@ class _Splitting(Draft):
         return replace(node, expr=Apply(expr.op, args), args=tuple(distinct))
 
     def dtype(self, expr: Scalar, given: list[DType], computed: DType) -> DType:
-        """Return the type that `expr` is computed in; `given` are the arguments' types, `computed` that of the whole."""
+        """Return the type that `expr` is computed in; `given` are the arguments' types, `computed` that of the whole.
+
+        A comparison is a bool whatever it compares, so the whole's type says nothing of its operands: numbers that stand in
+        the program decide where nothing else does, as in `j < where(m, 100, 5)`.
+        """
         match expr:
             case Apply(op, args) if optable.row(op).result == "same":
-                kinds = [self.dtype(a, given, computed) for a in args[1 if op == "where" else 0 :] if arguments(a)]
-                wide = [k for k in kinds if k is not DType.bool] or kinds
-                return max((k.accumulator for k in wide), key=lambda k: (k.is_float, k.bytes), default=computed)
+                values = args[1 if op == "where" else 0 :]
+                kinds = [self.dtype(a, given, computed).accumulator for a in values if arguments(a)]
+                return _promoted(kinds, [v for a in values if not arguments(a) for v in _literals(a)], computed)
             case Apply():
                 return DType.bool
             case Arg(index):
                 return given[index].accumulator
             case Convert(dtype, _):
                 return dtype
-            case Lit():
-                return computed
+            case Lit(value):
+                return _promoted([], [value], computed)
+
+
+def _rank(dtype: DType) -> int:
+    """Order kinds of types as promotion does: bools, integers, floats."""
+    return ("bool", "int", "float").index(dtype.kind)
+
+
+def _literals(expr: Scalar) -> Iterator[float | int | bool]:
+    """Yield the numbers in `expr`, which reads no argument."""
+    match expr:
+        case Lit(value):
+            yield value
+        case Apply(_, args):
+            for arg in args:
+                yield from _literals(arg)
+        case _:
+            pass
+
+
+def _promoted(kinds: Sequence[DType], literals: Sequence[float], computed: DType) -> DType:
+    """Return the type of an operation on operands of types `kinds` and on `literals`, in a whole of type `computed`.
+
+    A number of the program changes the type where it is of a higher kind than all operands, as eager's scalars do.
+    """
+    if not kinds and computed is not DType.bool:
+        return computed
+    own = [
+        DType.bool if isinstance(v, bool) else DType.int64 if isinstance(v, int) else DType.float32 for v in literals
+    ]
+    widest = max(map(_rank, kinds), default=-1)
+    higher = [computed if _rank(computed) == _rank(k) else k for k in own if _rank(k) > widest]
+    return max([*kinds, *higher], key=lambda k: (_rank(k), k.bytes), default=computed)
 
 
 def _over(expr: Scalar, read: list[int]) -> Scalar:
