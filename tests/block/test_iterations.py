@@ -181,6 +181,16 @@ def test_of_iterations_that_store_at_one_place_the_last_remains() -> None:
     assert not domain.equal(one[0], run(program, applied, sizes, 1)[1][0])
 
 
+def test_so_it_does_where_the_place_lacks_the_loop() -> None:
+    program, applied = placed("batched")
+    assert next(maps(applied.graph)).unit
+    wrong = stored_at(applied, Subscript((), 0))
+    sizes = program.sizes({s.name: 5 for s in program.spaces()})
+    (domain, one, _), (_, many, _) = (run(program, wrong, sizes, at_once) for at_once in (1, AT_ONCE))
+    first = [domain.lift(lambda a: a[0], v[0]) for v in (one, many)]
+    assert domain.equal(first[0], first[1])
+
+
 def test_a_prepared_program_runs_at_other_sizes() -> None:
     program, applied = matmul()
     prepared = Interpreted(applied)
