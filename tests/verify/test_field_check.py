@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from testkit.block import paper, programs
@@ -28,6 +29,7 @@ from weft.pipeline import fuse
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
+from weft.tensor.field import FieldDomain
 from weft.tensor.program import (
     Cast,
     Contraction,
@@ -220,6 +222,28 @@ def test_programs_of_many_iterations_take_fewer_draws_of_numbers(monkeypatch):
     monkeypatch.setattr(field_check, "_FEWEST_TURNS", 1)
     assert verify(program, applied).agrees
     assert len(taken) == many + 1 < 2 * many
+
+
+def test_where_there_is_time_for_few_draws_of_numbers_each_verdict_makes_others(monkeypatch):
+    """One draw, of one element, of the three numbers about 1e6: 30 verdicts try all of them, and one that is repeated the same."""
+    program = selected(programs.F32, apply_("gt", Arg(0), Lit(1.0e6)))
+    field, numbers = FieldDomain(0), numbers_of_interest((program,), programs.F32)
+    real, begun = subject.with_numbers, list[int]()
+    monkeypatch.setattr(subject, "with_numbers", lambda *a: begun.append(a[6]) or real(*a))
+    monkeypatch.setattr(field_check, "_ITERATIONS", 1)
+    monkeypatch.setattr(field_check, "_FEWEST_TURNS", 1)
+    verdicts = [verify(program, applied_to(program)) for _ in range(30)]
+
+    def tried(begin: int) -> int:
+        values = {n.name: field.full((1,), 0.5, n.dtype) for n in program.inputs}
+        rng = np.random.default_rng(0)
+        found = real(values, (program,), field, rng, 0, {"M": 1}, begin)["i"]
+        return next(i for i, n in enumerate(numbers) if field.equal(found, field.full((1,), n, programs.F32)))
+
+    assert len(begun) == len(verdicts)
+    assert set(map(tried, begun)) == {0, 1, 2}
+    verify(program, applied_to(program), primes=verdicts[-1].primes)
+    assert begun[-1] == begun[-2]
 
 
 # Small tiles: what is checked in place of what runs.

@@ -25,6 +25,7 @@ from weft.phases import phase
 from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
 from weft.plan.targets import toolchain
 from weft.run import stats
+from weft.stack import roomy
 from weft.target import Target
 
 
@@ -138,6 +139,7 @@ def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.f
     return in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
 
 
+@roomy
 def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -14,8 +14,9 @@ from typing import Generic, TypeVar, assert_never
 
 import numpy as np
 
-from weft.block.moves import joined, stacked, transposed, written
-from weft.block.places import Place
+from weft.block.items import Items, ItemValue, MemoryValue
+from weft.block.iterations import AT_ONCE, Around, LoopSteps
+from weft.block.moves import joined, stacked, transposed
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -39,12 +40,11 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
-from weft.block.size import value
+from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Array, Domain, at, broadcast, looked_up
+from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg
 
@@ -69,48 +69,6 @@ class Observed:
     on_chip: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The current iteration of a loop: its first element, how many are valid, and how many a whole block has."""
-
-    base: int
-    valid: int
-    tile: int
-
-    @property
-    def lanes(self) -> int:
-        """The number of elements that items have along the axis: one of padding is enough to see who reads it."""
-        return min(self.tile, self.valid + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Item(Generic[V]):
-    """A block, vector or scalar: an array of its axes' lanes, of which each axis's step says how much is valid.
-
-    `initial` is one that a loop's state begins with, and that no iteration has changed.
-    """
-
-    array: V
-    dims: tuple[Axis, ...]
-    dtype: DType
-    initial: bool = False
-
-
-@dataclass
-class _Memory(Generic[V]):
-    """A list in memory: an array over its axes, of which what nobody stored is poison.
-
-    Attributes:
-        name: of its buffer, or of the input.
-        local: bytes of it that are held by an iteration of the grid; None of global memory.
-    """
-
-    name: str
-    array: V
-    axes: tuple[Axis, ...]
-    local: SharedBytes | None = None
-
-
 def interpret(
     program: BlockProgram,
     inputs: Mapping[str, V],
@@ -120,6 +78,7 @@ def interpret(
     *,
     on_chip: bool = False,
     watch: Callable[[BlockNode], None] | None = None,
+    at_once: int = AT_ONCE,
 ) -> tuple[tuple[V, ...], Observed]:
     """Run `program`.
 
@@ -132,346 +91,310 @@ def interpret(
             a ranking. They should divide
             the sizes: only a schedule fills the padding of edges with what reductions need.
         on_chip: whether to count what is alive at once, which takes a third more time.
-        watch: called with each operator, at each iteration, before it is computed.
+        watch: called with each operator before it is computed, once for the iterations that are side by side.
+        at_once: at most so many iterations are computed side by side; with 1 they follow each other, and all else is the same.
 
     Returns:
         The outputs, with dimensions in the order of `output_axes`, and what moved.
     """
-    program = with_transfers(program)
-    run = _Interpreter(domain, sizes, blocks or {}, Observed(), ranks(program.graph), on_chip, watch)
-    values: _Values[V] = {}
-    for name, kind in program.inputs:
-        if kind.lists:
-            values[name] = _Memory(name, inputs[name], kind.lists)
-        else:
-            values[name] = _Item(inputs[name], (), kind.dtype)
-            run.traffic.loaded[name] += kind.dtype.bytes
-    values = run.graph(program.graph, values, {}, Frame(run.memory, program.graph, {}) if on_chip else NO_FRAME)
-    run.traffic.on_chip = run.memory.peak
-    results: list[V] = []
-    for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
-        value = values[name]
-        own = value.axes if isinstance(value, _Memory) else value.dims
-        if isinstance(value, _Item):
-            run.traffic.stored[name] += value.dtype.bytes
-        results.append(domain.lift(transposed(tuple(own.index(a) for a in axes)), value.array))
-    return tuple(results), run.traffic
+    run = Interpreted(program)
+    return run(inputs, sizes, domain, blocks, on_chip=on_chip, watch=watch, at_once=at_once)
 
 
-_Values = dict[str, "_Item[V] | _Memory[V]"]
-_Scope = Mapping[Axis, _Step]
+class Interpreted:
+    """A program that is run several times: what is found about its loops and operators is found once."""
+
+    def __init__(self, program: BlockProgram) -> None:
+        self._program = with_transfers(program)
+        self._ranks = ranks(self._program.graph)
+        self._loops: dict[object, LoopSteps] = {}
+        self._worked: dict[int, tuple[Axis, ...]] = {}
+
+    def __call__(
+        self,
+        inputs: Mapping[str, V],
+        sizes: Mapping[str, int],
+        domain: Domain[V],
+        blocks: Mapping[str, int] | None = None,
+        *,
+        on_chip: bool = False,
+        watch: Callable[[BlockNode], None] | None = None,
+        at_once: int = AT_ONCE,
+    ) -> tuple[tuple[V, ...], Observed]:
+        """Run it as `interpret` does."""
+        program, loops = self._program, self._loops_at(sizes, blocks or {}, at_once)
+        run = _Interpreter(domain, loops, Items(domain, loops), self._worked, Observed(), on_chip, watch)
+        values: _Values[V] = {}
+        for name, kind in program.inputs:
+            if kind.lists:
+                values[name] = MemoryValue(name, inputs[name], kind.lists)
+            else:
+                values[name] = ItemValue(inputs[name], (), kind.dtype)
+                run.traffic.loaded[name] += kind.dtype.bytes
+        frame = Frame(run.memory, program.graph, {}) if on_chip else NO_FRAME
+        values = run.graph(program.graph, values, Around(), frame)
+        run.traffic.on_chip = run.memory.peak
+        results: list[V] = []
+        for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
+            value = values[name]
+            own = value.axes if isinstance(value, MemoryValue) else value.dims
+            if isinstance(value, ItemValue):
+                run.traffic.stored[name] += value.dtype.bytes
+            results.append(domain.lift(transposed(tuple(own.index(a) for a in axes)), value.array))
+        return tuple(results), run.traffic
+
+    def _loops_at(self, sizes: Mapping[str, int], blocks: Mapping[str, int], at_once: int) -> LoopSteps:
+        key = tuple(sizes.items()), tuple(blocks.items()), at_once
+        if key not in self._loops:
+            self._loops[key] = LoopSteps(dict(sizes), dict(blocks), self._ranks, at_once)
+        return self._loops[key]
+
+
+_Values = dict[str, "ItemValue[V] | MemoryValue[V]"]
 
 
 @dataclass
 class _Interpreter(Generic[V]):
     domain: Domain[V]
-    sizes: Mapping[str, int]
-    blocks: Mapping[str, int]
+    loops: LoopSteps
+    items: Items[V]
+    worked: dict[int, tuple[Axis, ...]]
     traffic: Observed
-    ranks: frozenset[Axis]
     on_chip: bool
     watch: Callable[[BlockNode], None] | None
     memory: LiveBytes = field(default_factory=LiveBytes)
 
-    def graph(self, graph: Graph, values: _Values[V], scope: _Scope, frame: Frame) -> _Values[V]:
+    def graph(self, graph: Graph, values: _Values[V], around: Around, frame: Frame) -> _Values[V]:
         """Compute every value of `graph`; `frame` accounts for those that live in it."""
-        values = dict(values)
+        values, times = dict(values), around.times
         for number, node in enumerate(graph.nodes):
             match node:
                 case Map():
                     frame.enter(number, node)
-                    made, held = self.loop(node, values, scope)
+                    made, held = self.loop(node, values, around)
                     values.update(made)
                     frame.leave(number, node, held)
                 case Buffer():
-                    array = self.domain.poison([a.space.size(self.sizes) for a in node.axes], node.dtype)
-                    local = frame.buffer(node) if scope else None
-                    values[node.name] = _Memory(node.name, array, node.axes, local)
+                    shape = (*around.counts(around.runs), *(a.space.size(self.loops.sizes) for a in node.axes))
+                    local = frame.buffer(node) if around.steps else None
+                    array = self.domain.poison(shape, node.dtype)
+                    values[node.name] = MemoryValue(node.name, array, node.axes, local, around.runs)
                 case Load():
-                    indices = [self.item(values, name) for name in node.indices]
-                    values[node.name] = item = self.load(node, self.memory_of(values, node.memory), scope, indices)
-                    frame.made(number, node, self.bytes({node.name: item}, scope))
+                    memory = self.memory_of(values, node.memory)
+                    item = self.items.load(node, memory, self.all(values, node.indices), around)
+                    values[node.name] = item
+                    self.traffic.loaded[memory.name] += times * prod(around.valid(node.dims)) * node.dtype.bytes
+                    frame.made(number, node, self.bytes({node.name: item}, around))
                 case Store():
                     memory, item = self.memory_of(values, node.memory), self.item(values, node.value)
-                    self.store(node, memory, item, scope)
-                    frame.stored(number, node, memory.local, self.bytes({node.value: item}, scope))
+                    self.items.store(node, memory, item, around)
+                    self.traffic.stored[memory.name] += times * prod(around.valid(item.dims)) * item.dtype.bytes
+                    frame.stored(number, node, memory.local, self.bytes({node.value: item}, around))
                 case _:
-                    items = self.computed(node, values, scope)
+                    items = self.computed(node, values, around)
                     values.update(items)
-                    frame.made(number, node, self.bytes(items, scope))
+                    frame.made(number, node, self.bytes(items, around))
             if not isinstance(node, Map | Buffer):
-                axes = worked_axes(node, lambda name: self.item(values, name).dims)
-                self.traffic.operations[node.name, tuple(scope[a].valid for a in axes)] += 1
+                if id(node) not in self.worked:
+                    self.worked[id(node)] = worked_axes(node, lambda name: self.item(values, name).dims)
+                self.traffic.operations[node.name, around.valid(self.worked[id(node)])] += times
         return values
 
-    def computed(self, node: BlockNode, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
+    def computed(self, node: BlockNode, values: _Values[V], around: Around) -> dict[str, ItemValue[V]]:
         """Return the items that a functional operator gives, by name."""
         if self.watch is not None:
             self.watch(node)
         match node:
             case Rank():
-                items = self.ranking(node, values, scope)
+                items = self.ranking(node, values, around)
             case Prefix():
-                items = self.prefix(node, values)
+                items = self.prefix(node, values, around)
             case _:
-                items = (self.operator(node, values, scope),)
+                items = (self.operator(node, values, around),)
         return dict(zip(results(node), items, strict=True))
 
-    def bytes(self, items: Mapping[str, _Item[V]], scope: _Scope) -> dict[str, int]:
+    def bytes(self, items: Mapping[str, ItemValue[V]], around: Around) -> dict[str, int]:
         """Count the bytes of the valid elements of `items`, if what is alive is counted."""
         if not self.on_chip:
             return {}
-        return {name: prod(scope[a].valid for a in item.dims) * item.dtype.bytes for name, item in items.items()}
+        return {name: prod(around.valid(item.dims)) * item.dtype.bytes for name, item in items.items()}
 
-    def operator(self, node: BlockNode, values: _Values[V], scope: _Scope) -> _Item[V]:
+    def operator(self, node: BlockNode, values: _Values[V], around: Around) -> ItemValue[V]:
         """Apply one functional operator to one item each."""
         domain = self.domain
         match node:
             case Pointwise():
-                shape = tuple(scope[a].lanes for a in node.dims)
-                args = [self.aligned(self.item(values, n), node.dims) for n in node.args]
-                array = domain.elementwise(node.expr, args, node.dtype)
-                array = array if domain.shape(array) == shape else domain.lift(broadcast(shape), array)
-                return _Item(array, node.dims, node.dtype)
-            case Dot():
-                left, right = self.item(values, node.left), self.item(values, node.right)
-                label = {a: i for i, a in enumerate(dict.fromkeys((*left.dims, *right.dims)))}
-                array = domain.contract(
-                    left.array,
-                    [label[a] for a in left.dims],
-                    right.array,
-                    [label[a] for a in right.dims],
-                    [label[a] for a in node.dims],
+                args = self.all(values, node.args)
+                runs = self.items.runs(args, around)
+                shape = (*around.counts(runs), *around.lanes(node.dims))
+                array = domain.elementwise(
+                    node.expr, [self.items.aligned(a, node.dims, runs) for a in args], node.dtype
                 )
-                if node.acc is not None:
-                    acc = self.aligned(self.item(values, node.acc), node.dims)
-                    array = domain.elementwise(Apply("add", (Arg(0), Arg(1))), [acc, array], node.dtype)
-                return _Item(array, node.dims, node.dtype)
+                array = array if domain.shape(array) == shape else domain.lift(broadcast(shape), array)
+                return ItemValue(array, node.dims, node.dtype, runs=runs)
+            case Dot():
+                return self.dot(node, values, around)
             case Collapse():
                 item = self.item(values, node.arg)
-                array = domain.reduce(node.monoid, item.array, [item.dims.index(node.over)])
-                return _Item(array, tuple(a for a in item.dims if a != node.over), item.dtype.accumulator)
-            case Index(_, axis, unit):
-                step = scope[axis]
-                numbers = domain.iota(step.base + step.lanes, DType.int64)
-                own = step.base if unit else slice(step.base, None)
-                return _Item(domain.lift(at(own), numbers), node.dims, DType.int64)
+                array = domain.reduce(node.monoid, item.array, [len(item.runs) + item.dims.index(node.over)])
+                dims = tuple(a for a in item.dims if a != node.over)
+                return ItemValue(array, dims, item.dtype.accumulator, runs=item.runs)
+            case Index():
+                return self.index(node, around)
             case Bounded(_, arg, space, dims):
-                item = self.item(values, arg)
-                valid = domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
-                index = self.aligned(_Item(valid, item.dims, item.dtype), dims)
-                array = domain.lookup(domain.iota(space.size(self.sizes), DType.int64), [index])
-                return self.padded(array, dims, DType.int64, scope)
+                item = self.items.valid(self.item(values, arg), around)
+                index = self.items.aligned(item, dims, item.runs)
+                array = domain.lookup(domain.iota(space.size(self.loops.sizes), DType.int64), [index])
+                return self.items.padded(ItemValue(array, dims, DType.int64, runs=item.runs), around)
             case Literal(_, value, dtype):
-                return _Item(domain.full((), value, dtype), (), dtype)
+                return ItemValue(domain.full((), value, dtype), (), dtype)
             case Extent(_, space, dtype, axis):
-                size = space.size(self.sizes) if axis is None else scope[axis].valid
-                return _Item(domain.full((), size, dtype), (), dtype)
+                size = space.size(self.loops.sizes) if axis is None else around.steps[axis].valid
+                return ItemValue(domain.full((), size, dtype), (), dtype)
             case Fill():
-                item = self.item(values, node.arg)
-                return self.filled(
-                    item, scope, domain.full(tuple(scope[a].lanes for a in item.dims), node.value, item.dtype)
-                )
+                return self.items.filled(self.item(values, node.arg), node.value, around)
             case Stage():
                 item = self.item(values, node.arg)
-                return _Item(self.aligned(item, node.dims), node.dims, item.dtype)
+                return ItemValue(self.items.aligned(item, node.dims, item.runs), node.dims, item.dtype, runs=item.runs)
             case Map() | Join() | Prefix() | Rank() | Buffer() | Load() | Store():
                 raise AssertionError(node.name)
             case _:
                 assert_never(node)
 
-    def ranking(self, node: Rank, values: _Values[V], scope: _Scope) -> tuple[_Item[V], _Item[V]]:
+    def dot(self, node: Dot, values: _Values[V], around: Around) -> ItemValue[V]:
+        """Return the result of a matmul."""
+        left, right = self.all(values, (node.left, node.right))
+        labels: dict[tuple[str, Axis], int] = {}
+
+        def own(runs: tuple[Axis, ...], dims: tuple[Axis, ...]) -> list[int]:
+            every = (*(("run", a) for a in runs), *(("dim", a) for a in dims))
+            return [labels.setdefault(each, len(labels)) for each in every]
+
+        runs = self.items.runs((left, right), around)
+        first, second = own(left.runs, left.dims), own(right.runs, right.dims)
+        array = self.domain.contract(left.array, first, right.array, second, own(runs, node.dims))
+        if node.acc is None:
+            return ItemValue(array, node.dims, node.dtype, runs=runs)
+        acc, more = self.item(values, node.acc), ItemValue(array, node.dims, node.dtype, runs=runs)
+        runs = self.items.runs((acc, more), around)
+        terms = [self.items.aligned(each, node.dims, runs) for each in (acc, more)]
+        array = self.domain.elementwise(Apply("add", (Arg(0), Arg(1))), terms, node.dtype)
+        return ItemValue(array, node.dims, node.dtype, runs=runs)
+
+    def index(self, node: Index, around: Around) -> ItemValue[V]:
+        """Return the numbers of elements."""
+        step = around[node.axis]
+        lanes = np.arange(1 if node.unit else step.lanes)
+        if isinstance(step.base, int):
+            numbers = self.domain.iota(step.base + len(lanes), DType.int64)
+            own = step.base if node.unit else slice(step.base, None)
+            return ItemValue(self.domain.lift(at(own), numbers), node.dims, DType.int64)
+        runs = tuple(a for a, count in zip(around.runs, step.base.shape, strict=True) if count > 1)
+        base = step.base.reshape(around.counts(runs))
+        numbers = self.domain.iota(int(base.max()) + len(lanes), DType.int64)
+        places = base if node.unit else base[..., None] + lanes
+        return ItemValue(self.domain.lift(at(places), numbers), node.dims, DType.int64, runs=runs)
+
+    def ranking(self, node: Rank, values: _Values[V], around: Around) -> tuple[ItemValue[V], ItemValue[V]]:
         """Return the two results of a ranking."""
         kept = tuple(a for a in node.dims if a != node.rank)
-        lanes = tuple(scope[a].lanes for a in kept)
+        runs = self.items.runs(self.all(values, (node.arg, node.numbers, *node.acc)), around)
+        lanes = (*around.counts(runs), *around.lanes(kept))
 
         def rows(name: str, last: Axis | None) -> V:
             item = self.item(values, name)
-            array = self.aligned(item, kept if last is None else (*kept, last))
+            array = self.items.aligned(item, kept if last is None else (*kept, last), runs)
             array = self.domain.lift(at((..., None)), array) if last is None else array
             return self.domain.lift(broadcast((*lanes, self.domain.shape(array)[-1])), array)
 
         def both(so_far: str, new: str) -> V:
             return self.domain.lift(joined, rows(so_far, node.rank), rows(new, node.over))
 
-        def made(part: V, dtype: DType) -> _Item[V]:
+        def made(part: V, dtype: DType) -> ItemValue[V]:
             array = self.domain.lift(at((..., 0)), part) if node.rank is None else part
-            item = _Item(array, kept if node.rank is None else (*kept, node.rank), dtype)
-            return _Item(self.aligned(item, node.dims), node.dims, dtype)
+            item = ItemValue(array, kept if node.rank is None else (*kept, node.rank), dtype, runs=runs)
+            return ItemValue(self.items.aligned(item, node.dims, runs), node.dims, dtype, runs=runs)
 
         elements, numbers = both(node.acc[0], node.arg), both(node.acc[1], node.numbers)
         first, second = self.domain.ranked(elements, numbers, node.count, node.order)
         return made(first, node.dtype), made(second, DType.int64)
 
-    def prefix(self, node: Prefix, values: _Values[V]) -> tuple[_Item[V], _Item[V]]:
+    def prefix(self, node: Prefix, values: _Values[V], around: Around) -> tuple[ItemValue[V], ItemValue[V]]:
         """Return the two results of a prefix: its elements, and what they all come to."""
         kept = tuple(a for a in node.dims if a != node.over)
-        own = self.domain.prefixes(node.monoid, self.aligned(self.item(values, node.arg), (*kept, node.over)))
-        acc = self.item(values, node.acc)
-        shape = self.domain.shape(own)
-        before = self.domain.lift(broadcast(shape), self.domain.lift(at((..., None)), self.aligned(acc, kept)))
+        arg, acc = self.all(values, (node.arg, node.acc))
+        runs = self.items.runs((arg, acc), around)
+        own = self.domain.prefixes(node.monoid, self.items.aligned(arg, (*kept, node.over), runs))
+        shape = (*around.counts(runs), *self.domain.shape(own)[len(runs) :])
+        own = self.domain.lift(broadcast(shape), own)
+        before = self.domain.lift(at((..., None)), self.items.aligned(acc, kept, runs))
+        before = self.domain.lift(broadcast(shape), before)
         array = self.domain.reduce(node.monoid, self.domain.lift(stacked, before, own), [len(shape)])
-        made = _Item(array, (*kept, node.over), node.dtype)
-        total = self.domain.lift(at((..., -1)), array)
-        return _Item(self.aligned(made, node.dims), node.dims, node.dtype), _Item(total, kept, acc.dtype)
+        made = ItemValue(array, (*kept, node.over), node.dtype, runs=runs)
+        total = ItemValue(self.domain.lift(at((..., -1)), array), kept, acc.dtype, runs=runs)
+        return ItemValue(self.items.aligned(made, node.dims, runs), node.dims, node.dtype, runs=runs), total
 
-    def item(self, values: _Values[V], name: str) -> _Item[V]:
+    def item(self, values: _Values[V], name: str) -> ItemValue[V]:
         """Return the item called `name`; the checker has made sure that it is one."""
         value = values[name]
-        assert isinstance(value, _Item), name
+        assert isinstance(value, ItemValue), name
         return value
 
-    def memory_of(self, values: _Values[V], name: str) -> _Memory[V]:
+    def all(self, values: _Values[V], names: Sequence[str]) -> list[ItemValue[V]]:
+        """Return the items of these names."""
+        return [self.item(values, name) for name in names]
+
+    def memory_of(self, values: _Values[V], name: str) -> MemoryValue[V]:
         """Return the memory called `name`; the checker has made sure that it is one."""
         value = values[name]
-        assert isinstance(value, _Memory), name
+        assert isinstance(value, MemoryValue), name
         return value
 
-    def aligned(self, item: _Item[V], dims: tuple[Axis, ...]) -> V:
-        """Return the item's array with one dimension per axis of `dims`, of size 1 where the item lacks it."""
-        if item.dims == dims:
-            return item.array
-        order = tuple(item.dims.index(a) for a in dims if a in item.dims)
-        present = tuple(slice(None) if a in item.dims else None for a in dims)
-        array = item.array if order == tuple(range(len(order))) else self.domain.lift(transposed(order), item.array)
-        return self.domain.lift(at(present), array)
-
-    def filled(self, item: _Item[V], scope: _Scope, padding: V) -> _Item[V]:
-        """Return `item` with its padding replaced by that of `padding`, an array of the same lanes."""
-        if all(scope[a].valid == scope[a].lanes for a in item.dims):
-            return item
-        window = tuple(slice(0, scope[a].valid) for a in item.dims)
-
-        valid = self.domain.lift(at(window), item.array)
-        return _Item(self.domain.lift(written(window), padding, valid), item.dims, item.dtype)
-
-    def steps(self, node: Map, scope: _Scope) -> list[_Step]:
-        """Return the iterations of `node`, in order."""
-        space = node.axis.space
-        size = space.size(self.sizes)
-        blocks = size if node.axis in self.ranks else self.blocks.get(space.name, size)
-        tile = node.tile if node.tile is not None else 1 if node.unit else blocks
-        bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
-        stop = value(bounds.stop, self.sizes, scope)
-        if node.place is Place.whole:
-            start = value(bounds.start, self.sizes, scope)
-            return [_Step(start, stop - start, stop - start)] if stop > start else []
-        first, last = (value(each, self.sizes, scope) for each in node.range.blocks(space, tile))
-        return [_Step(base, min(tile, stop - base), tile) for base in range(first, last, tile)]
-
-    def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
+    def loop(self, node: Map, values: _Values[V], around: Around) -> tuple[_Values[V], dict[str, int]]:
         """Run a map, and return its outputs and how many bytes of each are alive now."""
         results: _Values[V] = {}
-        state = {} if node.state is None else self.first_state(node, node.state, values, scope)
-        steps = self.steps(node, scope)
+        state = {} if node.state is None else self.first_state(node, node.state, values, around)
+        steps = self.loops.steps(node, around)
         if state and steps and all(item.initial for item in state.values()):
-            self.traffic.starts[node.name] += 1
-        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.bytes(state, scope))
+            self.traffic.starts[node.name] += around.times
+        frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.bytes(state, around))
         for step in steps:
-            inner, during = {**scope, node.axis: step}, frame.body()
-            given = {f.inner: values[f.outer] for f in node.inputs}
-            given |= {} if node.state is None else {name: state[c] for c, name in node.state.shown}
-            body = self.graph(node.body, given, inner, during)
-            after = None
-            if node.state is not None:
-                after = frame.update(during)
-                state = self.updated(node.state, state, body, inner, after)
-            results.update({o.outer: body[o.inner] for o in node.outputs if not isinstance(o, Final)})
-            frame.end(during, after)
+            with self.memory.repeated(step.count):
+                inner, during = around.inside(node.axis, step), frame.body()
+                given = {f.inner: values[f.outer] for f in node.inputs}
+                given |= {} if node.state is None else {name: state[c] for c, name in node.state.shown}
+                body = self.graph(node.body, given, inner, during)
+                after = None
+                if node.state is not None:
+                    after = frame.update(during)
+                    state = self.updated(node.state, state, body, inner, after)
+                results.update({o.outer: body[o.inner] for o in node.outputs if not isinstance(o, Final)})
+                frame.end(during, after)
         last = None
         if node.state is not None:
             last = frame.finish()
-            finished = self.graph(node.state.finish, dict(state), scope, last)
+            finished = self.graph(node.state.finish, dict(state), around, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
         return results, frame.results(last)
 
     def updated(
-        self, state: State, items: Mapping[str, _Item[V]], body: _Values[V], scope: _Scope, frame: Frame
-    ) -> dict[str, _Item[V]]:
+        self, state: State, items: Mapping[str, ItemValue[V]], body: _Values[V], around: Around, frame: Frame
+    ) -> dict[str, ItemValue[V]]:
         """Compute the components after an iteration whose body has these values."""
         names = state.update.inputs[len(items) :]
         given: _Values[V] = {**items, **{n: body[f] for n, f in zip(names, state.feeds, strict=True)}}
-        after = self.graph(state.update, given, scope, frame)
+        after = self.graph(state.update, given, around, frame)
         return {c: self.item(after, out) for c, out in zip(items, state.update.outputs, strict=True)}
 
-    def first_state(self, node: Map, state: State, values: _Values[V], scope: _Scope) -> dict[str, _Item[V]]:
+    def first_state(self, node: Map, state: State, values: _Values[V], around: Around) -> dict[str, ItemValue[V]]:
         """Return the state that the loop `node` begins with."""
         resumed = {f.inner: f.outer for f in node.inputs}
         start = dict(zip((c.name for c in state.components), state.resume or (), strict=False))
-        first: dict[str, _Item[V]] = {}
+        first: dict[str, ItemValue[V]] = {}
         for c in state.components:
             if c.name in start:
                 first[c.name] = self.item(values, resumed[start[c.name]])
             else:
-                shape = tuple(scope[a].lanes for a in c.dims)
-                first[c.name] = _Item(self.domain.full(shape, c.init, c.dtype), c.dims, c.dtype, initial=True)
+                array = self.domain.full(around.lanes(c.dims), c.init, c.dtype)
+                first[c.name] = ItemValue(array, c.dims, c.dtype, initial=True)
         return first
-
-    def load(self, node: Load, memory: _Memory[V], scope: _Scope, indices: Sequence[_Item[V]] = ()) -> _Item[V]:
-        """Load an item, padded to its axes' lanes; where `indices` say, if there are any."""
-        if indices:
-            array = self.looked_up(node, memory, scope, indices)
-        else:
-            array = self.domain.lift(at(self.window(node, memory, node.dims, scope)), memory.array)
-            own = [axis for subscript in node.at for axis in subscript.axes if axis in node.dims]
-            array = self.domain.lift(transposed(tuple(own.index(a) for a in node.dims)), array)
-        shape = self.domain.shape(array)
-        self.traffic.loaded[memory.name] += prod(shape) * node.dtype.bytes
-        return self.padded(array, node.dims, node.dtype, scope)
-
-    def padded(self, array: V, dims: tuple[Axis, ...], dtype: DType, scope: _Scope) -> _Item[V]:
-        """Return the item whose valid elements `array` holds, with nothing known in its other lanes."""
-        shape, lanes = self.domain.shape(array), tuple(scope[a].lanes for a in dims)
-        if shape == lanes:
-            return _Item(array, dims, dtype)
-        padding = self.domain.poison(lanes, dtype)
-        return _Item(self.domain.lift(written(tuple(map(slice, shape))), padding, array), dims, dtype)
-
-    def looked_up(self, node: Load, memory: _Memory[V], scope: _Scope, indices: Sequence[_Item[V]]) -> V:
-        """Return the elements of `memory` where `indices` say, for the valid elements of the axes of `node`."""
-        places: list[V | Array] = []
-        for subscript, part in zip(node.at, self.window(node, memory, node.dims, scope), strict=True):
-            if subscript.index is not None:
-                item = indices[subscript.index]
-                valid = self.domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
-                places.append(self.aligned(_Item(valid, item.dims, item.dtype), node.dims))
-            elif isinstance(part, slice):
-                along = next(a for a in subscript.axes if a in node.dims)
-                numbers: Array = np.arange(int(part.start), int(part.stop))
-                places.append(numbers.reshape([-1 if a == along else 1 for a in node.dims]))
-            else:
-                places.append(np.array(part))
-        checked = [d for d, each in enumerate(node.at) if each.index is not None] if node.masked else []
-        array = looked_up(self.domain, memory.array, places, checked, node.dtype)
-        shape = tuple(scope[a].valid for a in node.dims)
-        return array if self.domain.shape(array) == shape else self.domain.lift(broadcast(shape), array)
-
-    def store(self, node: Store, memory: _Memory[V], item: _Item[V], scope: _Scope) -> None:
-        """Store the valid elements of an item."""
-        window = self.window(node, memory, item.dims, scope)
-        own = [axis for subscript in node.at for axis in subscript.axes if axis in item.dims]
-        array = self.domain.lift(at(tuple(slice(0, scope[a].valid) for a in item.dims)), item.array)
-        array = self.domain.lift(transposed(tuple(item.dims.index(a) for a in own)), array)
-        self.traffic.stored[memory.name] += prod(self.domain.shape(array)) * item.dtype.bytes
-        memory.array = self.domain.lift(written(window), memory.array, array)
-
-    def window(
-        self, node: Load | Store, memory: _Memory[V], dims: tuple[Axis, ...], scope: _Scope
-    ) -> tuple[slice | int, ...]:
-        """Return the part of `memory` that an item with axes `dims` is; an element out of bounds is an error."""
-        found: list[slice | int] = []
-        for subscript, axis in zip(node.at, memory.axes, strict=True):
-            if subscript.index is not None:
-                found.append(slice(None))
-                continue
-            first, count = subscript.offset, 1
-            for factor, digit in subscript.terms:
-                step = scope[digit.axis]
-                count = step.valid if digit.axis in dims else count
-                number = step.base // digit.div
-                first += factor * (number if digit.mod is None else number % digit.mod)
-            if first < 0 or first + count > axis.space.size(self.sizes):
-                raise IndexError(f"elements {first} to {first + count - 1} of {axis.space} in {memory.name}")
-            own = not set(subscript.axes).isdisjoint(dims)
-            found.append(slice(first, first + count) if own else first)
-        return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ def transposed(order: tuple[int, ...]) -> Callable[[Array], Array]:
     return transpose
 
 
-def written(window: tuple[slice | int, ...]) -> Callable[[Array, Array], Array]:
-    """Copy the first array with the second in `window`."""
+def written(window: tuple[Any, ...]) -> Callable[[Array, Array], Array]:
+    """Copy the first array with the second in `window`, an index of numpy's."""
 
     def write(into: Array, block: Array) -> Array:
         out = into.copy()

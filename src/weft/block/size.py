@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from weft.tensor.axes import Axis, Space
 
@@ -102,11 +104,14 @@ def whole_blocks(size: Size, tile: Size) -> Size:
     return Compound(Op.whole_blocks, (size, tile))
 
 
-class Block(Protocol):
-    """The current block of a loop, in numbers."""
+N_co = TypeVar("N_co", covariant=True)
+
+
+class Block(Protocol[N_co]):
+    """The current block of a loop, in numbers; of several blocks side by side, where each begins."""
 
     @property
-    def base(self) -> int:
+    def base(self) -> N_co:
         """Return the first element."""
         ...
 
@@ -116,8 +121,16 @@ class Block(Protocol):
         ...
 
 
-def value(size: Size, sizes: Mapping[str, int], blocks: Mapping[Axis, Block]) -> int:
-    """Compute `size`.
+class CurrentBlocks(Protocol[N_co]):
+    """The current blocks of loops."""
+
+    def __getitem__(self, axis: Axis, /) -> Block[N_co]:
+        """Return that of the loop over `axis`."""
+        ...
+
+
+def value(size: Size, sizes: Mapping[str, int], blocks: CurrentBlocks[N_co]) -> int | N_co:
+    """Compute `size`; an array where it depends on where blocks begin that are side by side.
 
     Args:
         size: of anything but the most elements of a block.
@@ -139,7 +152,7 @@ def value(size: Size, sizes: Mapping[str, int], blocks: Mapping[Axis, Block]) ->
             raise ValueError(f"the most elements of a block of {axis} are known to whoever prints it alone")
 
 
-def _computed(op: Op, args: list[int]) -> int:
+def _computed(op: Op, args: list[Any]) -> Any:
     if op is Op.plus:
         return sum(args)
     if op is Op.times:
@@ -148,13 +161,14 @@ def _computed(op: Op, args: list[int]) -> int:
             product *= each
         return product
     left, right = args
+    plain = isinstance(left, int) and isinstance(right, int)
     match op:
         case Op.minus:
             return left - right
         case Op.at_most:
-            return min(left, right)
+            return min(left, right) if plain else np.minimum(left, right)
         case Op.at_least:
-            return max(left, right)
+            return max(left, right) if plain else np.maximum(left, right)
         case Op.blocks_of:
             return -(-left // right)
         case _:
@@ -168,6 +182,17 @@ def begins_of(size: Size) -> frozenset[Axis]:
             return frozenset((axis,))
         case Compound(_, args):
             return frozenset[Axis]().union(*map(begins_of, args))
+        case _:
+            return frozenset()
+
+
+def axes_of(size: Size) -> frozenset[Axis]:
+    """Return the axes of the loops on whose current blocks `size` depends."""
+    match size:
+        case Begin(axis) | Valid(axis):
+            return frozenset((axis,))
+        case Compound(_, args):
+            return frozenset[Axis]().union(*map(axes_of, args))
         case _:
             return frozenset()
 

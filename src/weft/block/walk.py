@@ -101,12 +101,17 @@ def worked_axes(node: BlockNode, dims_of: Callable[[str], tuple[Axis, ...]]) -> 
 
 def stored(node: BlockNode) -> tuple[str, ...]:
     """Return the memory of its graph that `node` puts something into."""
+    return touched(node, Store)
+
+
+def touched(node: BlockNode, how: type[Load | Store]) -> tuple[str, ...]:
+    """Return the memory of its graph that `node` loads something from, or stores something into: whatever `how` does."""
     match node:
-        case Store():
-            return (node.memory,)
+        case Load() | Store():
+            return (node.memory,) if isinstance(node, how) else ()
         case Map():
             outer = {f.inner: f.outer for f in node.inputs}
-            found = (outer[name] for inner in node.body.nodes for name in stored(inner) if name in outer)
+            found = (outer[name] for inner in node.body.nodes for name in touched(inner, how) if name in outer)
             return tuple(dict.fromkeys(found))
         case _:
             return ()

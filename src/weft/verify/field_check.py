@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.block.interpret import interpret
+from weft.block.interpret import Interpreted
 from weft.block.program import BlockProgram
 from weft.phases import phase
 from weft.tensor.domain import Domain
@@ -82,6 +82,7 @@ class _Scheduled(Subject):
     def __init__(self, of: Freed) -> None:
         self.program, self.programs = of.program, (of.program,)
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
+        self.run = Interpreted(self.applied)
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
@@ -110,7 +111,7 @@ class _Scheduled(Subject):
 
     def found(self, place: Mapping[str, int], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Computes the outputs by the interpreter."""
-        return interpret(self.applied, inputs, place, domain)[0]
+        return self.run(inputs, place, domain)[0]
 
 
 def equivalent(  # noqa: PLR0913 - all but three have defaults

@@ -64,6 +64,7 @@ def with_numbers(
     rng: np.random.Generator,
     turn: int = 0,
     sizes: Mapping[str, int] | None = None,
+    begin: int = 0,
 ) -> dict[str, V]:
     """Exchanges integers, and about half of all floats, among `values`, inputs of `programs` by name, for numbers of a program.
 
@@ -77,6 +78,7 @@ def with_numbers(
         turn: after `turns` of them, counted from 0, every number has been in every input that has elements. Where a program ranks
             elements, the first turns have equal ones.
         sizes: by name of the space; a size that the programs read is a number of theirs.
+        begin: which of the turns with numbers comes first; the others follow in a circle.
     """
     found = dict(values)
     nodes = {n.name: n for p in programs for n in p.inputs}.values()
@@ -92,7 +94,8 @@ def with_numbers(
         if numbers and count:
             exchanged = _exchanged(count, node.dtype)
             choice = np.full(count, -1)
-            choice[rng.permutation(count)[:exchanged]] = (turn * exchanged + np.arange(exchanged)) % len(numbers)
+            first = (turn + begin) * exchanged % len(numbers)
+            choice[rng.permutation(count)[:exchanged]] = (first + np.arange(exchanged)) % len(numbers)
             constants = [domain.full((), number, node.dtype) for number in numbers]
             found[node.name] = domain.lift(_mixed(choice.reshape(shape)), values[node.name], *constants)
     return found

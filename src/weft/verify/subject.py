@@ -76,6 +76,11 @@ class Draw:
         """The number of trials."""
         return len(self.chains)
 
+    @property
+    def begin(self) -> int:
+        """Which draw with numbers of interest is the first: where there is no time for all, others are made in each verdict."""
+        return modular.key(self.seed, "first of the draws with numbers", self.chains) % (1 << 31)
+
     def field(self, programs: Sequence[TensorProgram], trial: int) -> FieldDomain:
         """Makes a field for values of `programs`."""
         moduli = self.chains[trial % self.trials]
@@ -155,7 +160,7 @@ class Subject(ABC):
             domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
             inputs = with_indices(self.inputs(place, domain, rng), programs, domain, rng, sizes)
             if trials <= trial < trials + numbers:
-                inputs = with_numbers(inputs, programs, domain, rng, trial - trials, sizes)
+                inputs = with_numbers(inputs, programs, domain, rng, trial - trials, sizes, draw.begin)
             different = self._differs(place, inputs, domain)
             if different is not None:
                 return different
