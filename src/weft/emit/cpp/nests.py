@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.moves import Choice, Source, rest, source
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.places import fill, fresh, in_loops, indices, keep, spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
     Text,
+    bits,
     coerced,
     combined,
     expression,
@@ -28,7 +31,7 @@ from weft.emit.ranges import Scope
 from weft.emit.text import factor, is_word, minus, plus, stripped, times
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Scalar, arguments
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
 
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
@@ -75,7 +78,9 @@ class _Printer:
         self.buffers: dict[Lazy, ItemMemory] = {}
         self.inside: dict[Lazy, str] = {}
         self.known: dict[Lazy, dict[Scalar, str]] = {}
-        self.runs: dict[Lazy, str] = {}
+        self.runs: dict[Lazy, _Head] = {}
+        self.begin = "0"
+        self.moved: dict[ItemMemory, str] = {}
         self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
         self.unrounded = rounded_by_stores(nest.works)
@@ -174,9 +179,11 @@ class _Printer:
         if runs:
             self._in_runs(works, depth, runs)
             return
+        name, valid = self.index[axis], self.scope[axis].valid
+        if innermost and not sums:
+            works = self._moves(works, axis, "0")
         if innermost and not lanes:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
-        name, valid = self.index[axis], self.scope[axis].valid
         head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
         if lanes:
             head = f"weft::{'in_chains' if grown else 'in_lanes'}({valid}, [&](i64 {name}, i64 lane)"
@@ -202,16 +209,76 @@ class _Printer:
         start, more = self.frame.names.make(f"{axis.name}_run"), self.frame.names.make("more")
         inside, known = dict(self.inside), dict(self.known)
         with self.out.block(f"for (i64 {start} = 0, {more}; {start} < {valid}; {start} += {more})"):
-            self.index[axis] = start
+            self.index[axis] = self.begin = start
             self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kBeside);")
             ends = dict.fromkeys(end for lazy, compared in runs for end in self._decided(lazy, compared, axis))
             for value, limit in ends:
                 self.out.line(f"{more} = weft::min_index({more}, weft::steps_below({value}, {limit}));")
             self.index[axis] = name
+            works = self._moves(works, axis, start)
             self.out.line("#pragma omp simd")
             with self.out.block(f"for (i64 {name} = {start}; {name} < {start} + {more}; ++{name})"):
                 self._level(works, depth + 1)
         self.inside, self.known, self.runs = inside, known, {}
+
+    def _moves(self, works: Sequence[Work], axis: Axis, start: str) -> Sequence[Work]:
+        """Declare where the stores that only move elements find them in the loop over `axis`, from `start` on; returned is what
+        is left for it to do, these stores among it.
+        """
+        found: dict[Work, Source] = {}
+        for work in works:
+            target = None if work.store is None else work.store.target
+            if target is None or target.variable or axis not in target.dims or len(work.order) < len(self.nest.order):
+                continue
+            whence = source(work.reads[0], axis, target.dtype, lambda c, lazy: self._still(c, lazy, axis))
+            if whence is not None and self._head_of(whence, axis) is not None:
+                found[work] = whence
+        left, moved = rest(works, list(found))
+        name = self.index[axis]
+        self.index[axis] = start
+        for work in moved:
+            assert work.store is not None
+            head = self._head_of(found[work], axis)
+            assert head is not None
+            at, step = (self.frame.names.make(f"{work.store.target.base}_{part}") for part in ("from", "step"))
+            self.out.line(f"const auto* const {at} = {stripped(head.at)};")
+            self.out.line(f"const i64 {step} = {stripped(head.step)};")
+            self.moved[work.store.target] = f"{at}[{times(factor(minus(name, start)), step)}]"
+            left.append(Work(work.order, (), store=work.store))
+        self.index[axis] = name
+        return left
+
+    def _still(self, expr: Scalar, lazy: Lazy, axis: Axis) -> bool:
+        """Tell whether `expr`, a part of that of `lazy`, comes out alike all along a loop over `axis`, or this run of it."""
+        left = replaced(expr, {part: Lit(value=True) for part in self.known.get(lazy, {})})
+        for arg in (resolved(lazy.args[number]) for number in arguments(left)):
+            spelled = arg.expr if isinstance(arg, Lazy) and arg.is_spelled else None
+            inside = isinstance(arg, Lazy) and spelled is not None and self._still(spelled, arg, axis)
+            if isinstance(arg, Panel) or (axis in arg.dims and not inside):
+                return False
+        return True
+
+    def _head_of(self, whence: Source, axis: Axis) -> _Head | None:
+        """Spell where the elements lie that a loop over `axis` moves; None where they do not lie at equal steps."""
+        match whence:
+            case Choice(lazy=lazy, condition=condition):
+                first, second = self._head_of(whence.first, axis), self._head_of(whence.second, axis)
+                if first is None or second is None:
+                    return None
+                chosen = factor(self._spelled(lazy, condition).text)
+                step = first.step if first.step == second.step else f"({chosen} ? {first.step} : {second.step})"
+                return _Head(f"({chosen} ? {first.at} : {second.at})", step)
+            case ItemMemory():
+                step = self.unit.get(whence.strides[axis], whence.strides[axis])
+                return _Head(f"&{spelled_at(whence, self.index, self.unit)}", step)
+            case Lazy(node=Gather(memory=memory, sizes=sizes) as node):
+                steady = not sizes and axis in memory.dims and all(axis not in _dims(a) for a in whence.args)
+                if whence in self.runs or not steady:
+                    return self.runs.get(whence)
+                step = self.unit.get(memory.strides[axis], memory.strides[axis])
+                return _Head(f"&{memory.base}[{self._offset(whence, node)}]", step)
+            case _:
+                return None
 
     def _decided(self, lazy: Lazy, compared: Apply | None, axis: Axis) -> list[tuple[str, str]]:
         """Declare a local for a condition, as it is from here on; returned is what must stay below what for it to stay so."""
@@ -232,9 +299,8 @@ class _Printer:
             return [(left, f"{right}{beyond}")]
         return [(right, left if beyond else f"{left} + 1")]
 
-    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> str:
-        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element."""
-        start = self.index[axis]
+    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> _Head:
+        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing."""
         at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
         pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
         along = [self.unit.get(s, s) for s in (node.memory.strides[a] for a in node.memory.dims if a == axis)]
@@ -244,7 +310,7 @@ class _Printer:
         offset = self._offset(lazy, node)
         self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
-        return f"{at}[({indices(len(self.nest.order))[-1]} - {start}) * {step}]"
+        return _Head(at, step)
 
     def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
         """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
@@ -363,7 +429,8 @@ class _Printer:
         """Spell the element that lies where the arguments of `lazy` say, read only where each of them is a place."""
         memory = node.memory
         if lazy in self.runs:
-            return loaded(self.runs[lazy], memory.dtype)
+            head, inner = self.runs[lazy], self.nest.order[-1]
+            return loaded(f"{head.at}[({self.index[inner]} - {self.begin}) * {head.step}]", memory.dtype)
         found = loaded(f"{memory.base}[{self._offset(lazy, node)}]", memory.dtype)
         if not node.sizes:
             return found
@@ -416,7 +483,11 @@ class _Printer:
 
     def _put(self, stores: Sequence[Put]) -> None:
         """Print the stores of one depth: all values are there before the first is written."""
+        moved = [s for s in stores if s.target in self.moved]
+        stores = [s for s in stores if s not in moved]
         values = [self._value(s.value) for s in stores]
+        if moved and len(moved) + len(stores) > 1:
+            self._set_aside(moved)
         if len(stores) > 1:
             variables = {s.target.base for s in stores if s.target.variable}
             values = [self._held(v, variables) for v in values]
@@ -425,6 +496,16 @@ class _Printer:
                 self.out.line(f"{self.narrow[store.target]}[lane] = {stripped(coerced(value, 'float'))};")
                 continue
             self.out.line(stored(spelled_at(store.target, self.index, self.unit), store.target.dtype, value))
+        for target in (s.target for s in moved):
+            at = spelled_at(target, self.index, self.unit)
+            self.out.line(f"{bits(at, target.dtype)} = {bits(self.moved[target], target.dtype)};")
+
+    def _set_aside(self, moved: Sequence[Put]) -> None:
+        """Declare locals for elements that are moved: each is read before any is written."""
+        for target in (s.target for s in moved):
+            name = self.frame.names.make("element")
+            self.out.line(f"const auto {name} = {self.moved[target]};")
+            self.moved[target] = name
 
     def _held(self, value: Text, variables: Container[str]) -> Text:
         """Declare a local for `value`, unless it is a name that keeps what it stands for."""
@@ -458,6 +539,19 @@ class _Printer:
                 return loaded(spelled_at(self.buffers[value], self.index), self.buffers[value].dtype)
             case Lazy() | Panel():
                 raise AssertionError(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Where the elements of a loop, or of one run of it, begin: a pointer, and elements from one to the next."""
+
+    at: str
+    step: str
+
+
+def _dims(value: Value) -> tuple[Axis, ...]:
+    value = resolved(value)
+    return () if isinstance(value, Panel) else value.dims
 
 
 def _widened(value: Text, kind: Kind) -> Text:
