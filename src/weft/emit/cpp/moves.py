@@ -36,7 +36,7 @@ Steady: TypeAlias = Callable[[Scalar, Lazy], bool]
 
 
 def source(value: Value, axis: Axis, dtype: DType, steady: Steady) -> Source | None:
-    """Finds where elements of `dtype` come from in a loop over `axis` that only moves them; None where they are made, or are one."""
+    """Finds where elements of `dtype` come from in a loop over `axis` that only moves them; None where it makes them."""
     value = resolved(value)
     match value:
         case ItemMemory():
@@ -69,7 +69,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def rest(works: Sequence[Work], moved: Sequence[Work]) -> tuple[list[Work], list[Work]]:
-    """Parts the works of a loop: what is left to do beside the stores `moved`, and those of these whose value nothing else reads."""
+    """Parts the works of a loop: what is left to do beside the stores `moved`, and those of them whose value it does not need."""
     left = [w for w in works if w not in moved]
     while True:
         needed = users(left)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
+from weft.emit.cpp.copies import Copies, Head
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.moves import Choice, Source, rest, source
 from weft.emit.cpp.phases import Phases, phases
-from weft.emit.cpp.places import fill, fresh, in_loops, indices, keep, spelled_at
+from weft.emit.cpp.places import fill, fresh, in_loops, keep, spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
@@ -28,10 +27,10 @@ from weft.emit.cpp.segments import conditions, difference, replaced, slope
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import factor, is_word, minus, plus, stripped, times
+from weft.emit.text import is_word, minus, plus, stripped
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
+from weft.tensor.scalar import Apply, Arg, Convert
 
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
@@ -66,23 +65,15 @@ def _grows(scope: Scope, lazy: Lazy) -> bool:
     return in_loops(scope, arg.dims)[-1:] != (lazy.node.over,)
 
 
-class _Printer:
+class _Printer(Copies):
     """One nest being printed."""
 
     def __init__(self, frame: Frame, scope: Scope, nest: Nest) -> None:
-        self.frame, self.scope, self.nest = frame, scope, nest
+        super().__init__(frame, scope, nest)
         self.out = frame.out
-        names = indices(len(nest.order))
-        self.index = dict(zip(nest.order, names, strict=True))
-        self.local: dict[Value, Text] = {}
-        self.buffers: dict[Lazy, ItemMemory] = {}
         self.inside: dict[Lazy, str] = {}
-        self.known: dict[Lazy, dict[Scalar, str]] = {}
-        self.runs: dict[Lazy, _Head] = {}
-        self.begin = "0"
-        self.moved: dict[ItemMemory, str] = {}
-        self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
+        self.begin = "0"
         self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
@@ -152,6 +143,8 @@ class _Printer:
         """Print loop number `depth` + 1, over what belongs to `time`."""
         works = order.loop(time)
         axis = self.nest.order[depth]
+        if depth == len(self.nest.order) - 2 and self._copied(works, axis, self.nest.order[-1]):
+            return
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
         innermost = all(len(w.order) == depth + 1 for w in works)
         lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) != "int"]
@@ -221,65 +214,6 @@ class _Printer:
                 self._level(works, depth + 1)
         self.inside, self.known, self.runs = inside, known, {}
 
-    def _moves(self, works: Sequence[Work], axis: Axis, start: str) -> Sequence[Work]:
-        """Declare where the stores that only move elements find them in the loop over `axis`, from `start` on; returned is what
-        is left for it to do, these stores among it.
-        """
-        found: dict[Work, Source] = {}
-        for work in works:
-            target = None if work.store is None else work.store.target
-            if target is None or target.variable or axis not in target.dims or len(work.order) < len(self.nest.order):
-                continue
-            whence = source(work.reads[0], axis, target.dtype, lambda c, lazy: self._still(c, lazy, axis))
-            if whence is not None and self._head_of(whence, axis) is not None:
-                found[work] = whence
-        left, moved = rest(works, list(found))
-        name = self.index[axis]
-        self.index[axis] = start
-        for work in moved:
-            assert work.store is not None
-            head = self._head_of(found[work], axis)
-            assert head is not None
-            at, step = (self.frame.names.make(f"{work.store.target.base}_{part}") for part in ("from", "step"))
-            self.out.line(f"const auto* const {at} = {stripped(head.at)};")
-            self.out.line(f"const i64 {step} = {stripped(head.step)};")
-            self.moved[work.store.target] = f"{at}[{times(factor(minus(name, start)), step)}]"
-            left.append(Work(work.order, (), store=work.store))
-        self.index[axis] = name
-        return left
-
-    def _still(self, expr: Scalar, lazy: Lazy, axis: Axis) -> bool:
-        """Tell whether `expr`, a part of that of `lazy`, comes out alike all along a loop over `axis`, or this run of it."""
-        left = replaced(expr, {part: Lit(value=True) for part in self.known.get(lazy, {})})
-        for arg in (resolved(lazy.args[number]) for number in arguments(left)):
-            spelled = arg.expr if isinstance(arg, Lazy) and arg.is_spelled else None
-            inside = isinstance(arg, Lazy) and spelled is not None and self._still(spelled, arg, axis)
-            if isinstance(arg, Panel) or (axis in arg.dims and not inside):
-                return False
-        return True
-
-    def _head_of(self, whence: Source, axis: Axis) -> _Head | None:
-        """Spell where the elements lie that a loop over `axis` moves; None where they do not lie at equal steps."""
-        match whence:
-            case Choice(lazy=lazy, condition=condition):
-                first, second = self._head_of(whence.first, axis), self._head_of(whence.second, axis)
-                if first is None or second is None:
-                    return None
-                chosen = factor(self._spelled(lazy, condition).text)
-                step = first.step if first.step == second.step else f"({chosen} ? {first.step} : {second.step})"
-                return _Head(f"({chosen} ? {first.at} : {second.at})", step)
-            case ItemMemory():
-                step = self.unit.get(whence.strides[axis], whence.strides[axis])
-                return _Head(f"&{spelled_at(whence, self.index, self.unit)}", step)
-            case Lazy(node=Gather(memory=memory, sizes=sizes) as node):
-                steady = not sizes and axis in memory.dims and all(axis not in _dims(a) for a in whence.args)
-                if whence in self.runs or not steady:
-                    return self.runs.get(whence)
-                step = self.unit.get(memory.strides[axis], memory.strides[axis])
-                return _Head(f"&{memory.base}[{self._offset(whence, node)}]", step)
-            case _:
-                return None
-
     def _decided(self, lazy: Lazy, compared: Apply | None, axis: Axis) -> list[tuple[str, str]]:
         """Declare a local for a condition, as it is from here on; returned is what must stay below what for it to stay so."""
         if compared is None:
@@ -299,7 +233,7 @@ class _Printer:
             return [(left, f"{right}{beyond}")]
         return [(right, left if beyond else f"{left} + 1")]
 
-    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> _Head:
+    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> Head:
         """Declare where `lazy` reads from here on, as long as all is `inside` or nothing."""
         at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
         pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
@@ -310,15 +244,7 @@ class _Printer:
         offset = self._offset(lazy, node)
         self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
-        return _Head(at, step)
-
-    def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
-        """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
-        known = self.known.get(lazy, {})
-        expr = replaced(expr, {part: Arg(len(lazy.args) + number) for number, part in enumerate(known)})
-        read, nothing = arguments(expr), Text("", "int")
-        args = [self._value(a) if number in read else nothing for number, a in enumerate(lazy.args)]
-        return expression(expr, [*args, *(Text(name, "bool") for name in known.values())])
+        return Head(at, step)
 
     def _long(self, axis: Axis) -> bool:
         """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
@@ -437,27 +363,11 @@ class _Printer:
         inside = self.inside.get(lazy) or self._within(node, lazy.args)
         return Text(f"{inside} ? {found.text} : {number(0, found.kind)}", found.kind)
 
-    def _offset(self, lazy: Lazy, node: Gather) -> str:
-        """Spell how far the element lies from the first one that `node` may read, if what says where it lies are places."""
-        places = [factor(self._value(a).text) for a in lazy.args]
-        strides = (self.unit.get(stride, stride) for stride in node.strides)
-        return plus(*map(times, places, strides), *self._along(node.memory))
-
-    def _within(self, node: Gather, args: Sequence[Value]) -> str:
-        """Spell the condition that each of `args` is a place in its dimension."""
-        places = (factor(self._value(a).text) for a in args)
-        pairs = zip(places, node.sizes, strict=True)
-        return " && ".join(f"(uint64_t){place} < (uint64_t){size}" for place, size in pairs)
-
     def _let(self, lazy: Lazy, wish: str, made: Text) -> None:
         """Declare a local for the current element of `lazy`."""
         local = self.frame.names.make(wish)
         self.out.line(f"const {CTYPE[made.kind]} {local} = {made.text};")
         self.local[lazy] = Text(local, made.kind)
-
-    def _along(self, memory: ItemMemory) -> list[str]:
-        """Spell how far the current element of an item lies from its first, axis by axis."""
-        return [times(self.index[a], self.unit.get(memory.strides[a], memory.strides[a])) for a in memory.dims]
 
     def _steady(self, work: Work) -> frozenset[int]:
         """Return the arguments of what `work` computes that are the same all along the innermost loop; none where it
@@ -500,13 +410,6 @@ class _Printer:
             at = spelled_at(target, self.index, self.unit)
             self.out.line(f"{bits(at, target.dtype)} = {bits(self.moved[target], target.dtype)};")
 
-    def _set_aside(self, moved: Sequence[Put]) -> None:
-        """Declare locals for elements that are moved: each is read before any is written."""
-        for target in (s.target for s in moved):
-            name = self.frame.names.make("element")
-            self.out.line(f"const auto {name} = {self.moved[target]};")
-            self.moved[target] = name
-
     def _held(self, value: Text, variables: Container[str]) -> Text:
         """Declare a local for `value`, unless it is a name that keeps what it stands for."""
         if is_word(value.text) and value.text not in variables:
@@ -514,44 +417,6 @@ class _Printer:
         name = self.frame.names.make("value")
         self.out.line(f"const {CTYPE[value.kind]} {name} = {value.text};")
         return Text(name, value.kind)
-
-    def _value(self, value: Value) -> Text:
-        """Spell the current element of `value`."""
-        value = resolved(value)
-        if value in self.local:
-            return self.local[value]
-        match value:
-            case ItemMemory():
-                return loaded(spelled_at(value, self.index, self.unit), value.dtype)
-            case Lazy(node=Index(axis=axis, unit=True)):
-                return Text(self.scope[axis].base, "int")
-            case Lazy(node=Index(axis=axis)):
-                return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
-            case Lazy(node=Literal(value=literal, dtype=dtype)):
-                return Text(number(literal, kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
-                size = self.frame.size(space) if axis is None else self.scope[axis].valid
-                return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
-                kind = kind_of(value.dtype)
-                return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
-            case Lazy() if value in self.buffers:
-                return loaded(spelled_at(self.buffers[value], self.index), self.buffers[value].dtype)
-            case Lazy() | Panel():
-                raise AssertionError(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """Where the elements of a loop, or of one run of it, begin: a pointer, and elements from one to the next."""
-
-    at: str
-    step: str
-
-
-def _dims(value: Value) -> tuple[Axis, ...]:
-    value = resolved(value)
-    return () if isinstance(value, Panel) else value.dims
 
 
 def _widened(value: Text, kind: Kind) -> Text:
