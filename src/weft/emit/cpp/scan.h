@@ -146,9 +146,9 @@ static WEFT_INLINE void put_lanes(T* at, Lanes<W> v) {
   }
 }
 
-// Whether the elements of a window may be combined before what comes before them is. Products of a few numbers may be infinite, where
-// times the 0 that comes before they are 0, or may be 0; and so may sums of numbers as wide as they are carried be infinite. Where
-// that shows, the window goes one by one. Of four fp32 numbers no product shows it; of fp64 ones, two.
+// Whether elements may be combined before what comes before them is. Where this leaves the range of the type, or what comes before them
+// times them, or and them, does, or comes back from there, the order shows; such a window goes one by one. Products of four fp32 numbers
+// are in the range of fp64, those of two fp64 ones need not be.
 enum class Window { always, if_plain, never };
 template <class Op, class W, class I>
 constexpr Window kInWindows = Window::always;
@@ -168,11 +168,13 @@ static WEFT_INLINE Lanes<i64> odd_lanes(Lanes<double> v) {
   memcpy(&bits, &v, sizeof bits);
   return (Lanes<i64>)((bits << 1) - (least << 53) >= ((exponents - least) << 53));
 }
+// Whether windows that come to `v` alone took what came before, `from`, to `to` as one by one would have: nothing left the range there.
 template <class Op>
-static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count) {
-  Lanes<i64> odd = {};
+static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<double> from, Lanes<double> to) {
+  static_assert(kAbreast<double> <= 4, "products of more fp32 numbers may be too large for fp64");
+  Lanes<i64> odd = odd_lanes<Op>(to) & ~odd_lanes<Op>(from);
 #pragma GCC unroll 16
-  for (int k = 0; k < count; ++k) odd |= odd_lanes<Op>(v[k]);
+  for (int k = 0; k < (std::is_same_v<Op, UpSum> ? count : 0); ++k) odd |= odd_lanes<Op>(v[k]);
   i64 any = 0;
 #pragma GCC unroll 16
   for (int lane = 0; lane < kAbreast<double>; ++lane) any |= odd[lane];
@@ -201,17 +203,18 @@ static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
     Lanes<W> v[many];
 #pragma GCC unroll 16
     for (int k = 0; k < many; ++k) v[k] = run.of(lanes_from<W>(in + i + k * wide));
+    Lanes<W> up_to[many];
+#pragma GCC unroll 16
+    for (int k = 0; k < many; ++k) up_to[k] = Op::of(k > 0 ? up_to[k - 1] : all, v[k]);
     if constexpr (windows == Window::if_plain)
-      if (!are_plain<Op>(v, many)) {
+      if (!are_plain<Op>(v, many, all, up_to[many - 1])) {
         singly(i + many * wide);
         run = {};
         continue;
       }
 #pragma GCC unroll 16
-    for (int k = 0; k < many; ++k) {
-      all = Op::of(all, v[k]);
-      put_lanes<O, W>(out + i + k * wide, all);
-    }
+    for (int k = 0; k < many; ++k) put_lanes<O, W>(out + i + k * wide, up_to[k]);
+    all = up_to[many - 1];
     i += many * wide;
   }
   singly(n);
