@@ -21,7 +21,9 @@ MOVES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "cropped": lambda x, y: torch.nn.functional.pad(x, (-2, 3)),
     "rolled": lambda x, y: torch.roll(x, 3, 1),
     "rolled rows": lambda x, y: torch.roll(x, -1, 0),
-    "joined wide": lambda x, y: torch.cat((x.float(), y.float()), 1).to(x.dtype) if x.dtype.itemsize == 2 else y.clone(),
+    "joined wide": lambda x, y: (
+        torch.cat((x.float(), y.float()), 1).to(x.dtype) if x.dtype.itemsize == 2 else y.clone()
+    ),
     "turned": lambda x, y: x.t().contiguous(),
     "stored at an index": lambda x, y: x.index_copy(0, torch.tensor([1]), y[:1]),
 }

@@ -1,6 +1,6 @@
 """Stores of a loop that only move elements: each run of it copies them as they lie, from one place on.
 
-    for j < n: out[j] = bf16(c ? f32(x[j]) : f32(y[j]))     ==>     from = c ? x : y;  for j < n: out[j] = from[j]
+    for j < n: out[j] = round(c ? widen(x[j]) : widen(y[j]))     ==>     from = c ? x : y;  for j < n: out[j] = from[j]
 
 Nothing is widened, rounded or chosen for each element. What is only moved is derived from what computes it, whatever that is.
 """
@@ -53,7 +53,7 @@ def _source(expr: Scalar, lazy: Lazy, axis: Axis, dtype: DType, steady: Steady) 
     match expr:
         case Arg(index):
             return source(lazy.args[index], axis, dtype, steady)
-        case Convert(to, inner) if to is dtype or _holds(to, dtype):
+        case Convert(to, inner) if to is dtype:
             return _source(inner, lazy, axis, dtype, steady)
         case Apply("where", (condition, left, right)) if steady(condition, lazy):
             first = _source(left, lazy, axis, dtype, steady)
@@ -61,11 +61,6 @@ def _source(expr: Scalar, lazy: Lazy, axis: Axis, dtype: DType, steady: Steady) 
             return None if first is None or second is None else Choice(lazy, condition, first, second)
         case _:
             return None
-
-
-def _holds(wide: DType, narrow: DType) -> bool:
-    """Tell whether each number of `narrow` is one of `wide`, and comes back from there as it was."""
-    return wide in (DType.float32, DType.float64) and narrow.is_float and narrow.bytes < wide.bytes
 
 
 def rest(works: Sequence[Work], moved: Sequence[Work]) -> tuple[list[Work], list[Work]]:
