@@ -69,8 +69,8 @@ def test_infinities_and_nan_are_where_eager_has_them(monoid: Monoid, tmp_path: P
 
 
 def test_products_of_what_comes_after_do_not_leave_the_range_by_themselves(tmp_path: Path) -> None:
-    """0 times a finite number is 0, though 16 such numbers come to more than fp64 has; so with infinity, and tiny ones; what has left
-    the range of fp64 does not come back.
+    """0 times a finite number is 0, though 16 such numbers come to more than fp64 has; so with infinity, and tiny ones; what has
+    left the range of fp64 does not come back.
     """
     rows_ = (("m", levels((LevelPlace.grid, 1))), ("n", levels((LevelPlace.loop, 64))))
     (kernel,) = compiled([apply(fused(scan(Monoid.prod)), Schedule(rows_))], tmp_path, quickly=True)

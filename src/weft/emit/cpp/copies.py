@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.emit.cpp.elements import Elements
+from weft.emit.cpp.elements import Spelling
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.moves import Choice, Source, rest, source
+from weft.emit.cpp.moves import Choice, Whence, rest, source
 from weft.emit.cpp.places import spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work
 from weft.emit.cpp.scalar import bits
@@ -27,7 +27,7 @@ class Head:
     step: str
 
 
-class Copies(Elements):
+class Copies(Spelling):
     """The stores of one nest that only move elements.
 
     Attributes:
@@ -44,7 +44,7 @@ class Copies(Elements):
         """Declare where the stores that only move elements find them in the loop over `axis`, from `start` on; returned is what
         is left for it to do, these stores among it.
         """
-        found: dict[Work, Source] = {}
+        found: dict[Work, Whence] = {}
         for work in works:
             target = None if work.store is None else work.store.target
             if target is None or target.variable or axis not in target.dims or len(work.order) < len(self.nest.order):
@@ -103,7 +103,7 @@ class Copies(Elements):
                 return False
         return True
 
-    def _head_of(self, whence: Source, axis: Axis) -> Head | None:
+    def _head_of(self, whence: Whence, axis: Axis) -> Head | None:
         """Spell where the elements lie that a loop over `axis` moves; None where they do not lie at equal steps."""
         match whence:
             case Choice(lazy=lazy, condition=condition):

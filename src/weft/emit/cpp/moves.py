@@ -24,18 +24,18 @@ class Choice:
 
     lazy: Lazy
     condition: Scalar
-    first: Source
-    second: Source
+    first: Whence
+    second: Whence
 
 
-Source: TypeAlias = ItemMemory | Lazy | Choice
+Whence: TypeAlias = ItemMemory | Lazy | Choice
 """Where a loop's elements come from: an item in memory, a look-up, or one of two such."""
 
 Steady: TypeAlias = Callable[[Scalar, Lazy], bool]
 """Tells whether a condition comes out alike all along a loop."""
 
 
-def source(value: Value, axis: Axis, dtype: DType, steady: Steady) -> Source | None:
+def source(value: Value, axis: Axis, dtype: DType, steady: Steady) -> Whence | None:
     """Finds where elements of `dtype` come from in a loop over `axis` that only moves them; None where it makes them."""
     value = resolved(value)
     match value:
@@ -49,7 +49,7 @@ def source(value: Value, axis: Axis, dtype: DType, steady: Steady) -> Source | N
             return None
 
 
-def _source(expr: Scalar, lazy: Lazy, axis: Axis, dtype: DType, steady: Steady) -> Source | None:
+def _source(expr: Scalar, lazy: Lazy, axis: Axis, dtype: DType, steady: Steady) -> Whence | None:
     match expr:
         case Arg(index):
             return source(lazy.args[index], axis, dtype, steady)
