@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.emit.cpp.elements import Spelling
+from weft.emit.cpp.elements import NestValues
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.moves import Choice, Whence, rest, source
 from weft.emit.cpp.places import spelled_at
@@ -27,7 +27,7 @@ class Head:
     step: str
 
 
-class Copies(Spelling):
+class Copies(NestValues):
     """The stores of one nest that only move elements.
 
     Attributes:

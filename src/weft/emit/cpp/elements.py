@@ -17,7 +17,7 @@ from weft.emit.text import factor, plus, stripped, times
 from weft.tensor.scalar import Arg, Scalar, arguments
 
 
-class Spelling:
+class NestValues:
     """The values of one nest, where its loops stand.
 
     Attributes:
