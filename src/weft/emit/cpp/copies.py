@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.emit.cpp.elements import NestValues
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.moves import Choice, Whence, rest, source
+from weft.emit.cpp.moves import EitherOf, Whence, rest, source
 from weft.emit.cpp.places import spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work
 from weft.emit.cpp.scalar import bits
@@ -106,7 +106,7 @@ class Copies(NestValues):
     def _head_of(self, whence: Whence, axis: Axis) -> Head | None:
         """Spell where the elements lie that a loop over `axis` moves; None where they do not lie at equal steps."""
         match whence:
-            case Choice(lazy=lazy, condition=condition):
+            case EitherOf(lazy=lazy, condition=condition):
                 first, second = self._head_of(whence.first, axis), self._head_of(whence.second, axis)
                 if first is None or second is None:
                     return None

@@ -19,7 +19,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Scalar
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Choice:
+class EitherOf:
     """Where elements come from: from the one or the other, as `condition`, a part of what `lazy` computes, comes out."""
 
     lazy: Lazy
@@ -28,7 +28,7 @@ class Choice:
     second: Whence
 
 
-Whence: TypeAlias = ItemMemory | Lazy | Choice
+Whence: TypeAlias = ItemMemory | Lazy | EitherOf
 """Where a loop's elements come from: an item in memory, a look-up, or one of two such."""
 
 Steady: TypeAlias = Callable[[Scalar, Lazy], bool]
@@ -58,7 +58,7 @@ def _source(expr: Scalar, lazy: Lazy, axis: Axis, dtype: DType, steady: Steady) 
         case Apply("where", (condition, left, right)) if steady(condition, lazy):
             first = _source(left, lazy, axis, dtype, steady)
             second = None if first is None else _source(right, lazy, axis, dtype, steady)
-            return None if first is None or second is None else Choice(lazy, condition, first, second)
+            return None if first is None or second is None else EitherOf(lazy, condition, first, second)
         case _:
             return None
 
