@@ -117,8 +117,9 @@ def test_what_is_finite_in_eagers_order_is_finite() -> None:
         program = weft.optimize(lambda x: x.cumprod(0), (x,))
     assert len(program.kernels) == 1, "segments would multiply 0 by infinity"
     assert torch.equal(program(x), x.cumprod(0))
-    large = torch.zeros(2, 32, dtype=torch.float64)
+    large = torch.zeros(2, 70, dtype=torch.float64)
     large[:, 0], large[:, 1:3] = -1e308, 1e308
+    large[:, 12:], large[0, 20:28] = 2.0**1000, 1e308
     assert torch.equal(weft.optimize(lambda x: x.cumsum(1), (large,))(large), large.cumsum(1))
 
 

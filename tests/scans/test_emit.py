@@ -27,8 +27,8 @@ from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Monoid
 
 TARGETS = {"sm_80": ("cuda", 80), "sm_90": ("cuda", 90), "gfx942": ("hip", "gfx942")}
-# Below, at and beyond a vector's lanes, and a window of 16.
-LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65, 300)
+# Below, at and beyond a vector's lanes, a window of 16 or 64, and the 512 elements that are converted at once.
+LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65, 300, 511, 513, 1100)
 DTYPES = (DType.float32, DType.float64, DType.bfloat16, DType.float16, DType.int64, DType.int32, DType.int8, DType.bool)
 
 
@@ -69,12 +69,15 @@ def test_infinities_and_nan_are_where_eager_has_them(monoid: Monoid, tmp_path: P
 
 
 def test_products_of_what_comes_after_do_not_leave_the_range_by_themselves(tmp_path: Path) -> None:
-    """0 times a finite number is 0, though 16 such numbers come to more than fp64 has; so with infinity, and tiny ones."""
+    """0 times a finite number is 0, though 16 such numbers come to more than fp64 has; so with infinity, and tiny ones; what has
+    left the range of fp64 does not come back.
+    """
     rows_ = (("m", levels((LevelPlace.grid, 1))), ("n", levels((LevelPlace.loop, 64))))
     (kernel,) = compiled([apply(fused(scan(Monoid.prod)), Schedule(rows_))], tmp_path, quickly=True)
-    x = torch.ones(2, 48)
+    x = torch.ones(4, 80)
     x[0, 3], x[0, 16:32], x[1, 3], x[1, 16:32] = 0.0, 1e38, torch.inf, 1e-44
-    (found,) = kernel({"x": x}, {"M": 2, "N": 48})
+    x[2, 16:25], x[2, 25:40], x[3, 16:25], x[3, 25:40] = 1e38, 1e-38, 1e-38, 1e38
+    (found,) = kernel({"x": x}, {"M": 4, "N": 80})
     assert torch.equal(found, x.cumprod(1))
 
 

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
+from weft.emit.cpp.copies import Copies, Head
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.phases import Phases, phases
-from weft.emit.cpp.places import fill, fresh, in_loops, indices, keep, spelled_at
+from weft.emit.cpp.places import fill, fresh, in_loops, keep, spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
 from weft.emit.cpp.scalar import (
     CTYPE,
     Text,
+    bits,
     coerced,
     combined,
     expression,
@@ -25,10 +27,10 @@ from weft.emit.cpp.segments import conditions, difference, replaced, slope
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import factor, is_word, minus, plus, stripped, times
+from weft.emit.text import is_word, minus, plus, stripped
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Convert, Scalar, arguments
+from weft.tensor.scalar import Apply, Arg, Convert
 
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
@@ -63,21 +65,15 @@ def _grows(scope: Scope, lazy: Lazy) -> bool:
     return in_loops(scope, arg.dims)[-1:] != (lazy.node.over,)
 
 
-class _Printer:
+class _Printer(Copies):
     """One nest being printed."""
 
     def __init__(self, frame: Frame, scope: Scope, nest: Nest) -> None:
-        self.frame, self.scope, self.nest = frame, scope, nest
+        super().__init__(frame, scope, nest)
         self.out = frame.out
-        names = indices(len(nest.order))
-        self.index = dict(zip(nest.order, names, strict=True))
-        self.local: dict[Value, Text] = {}
-        self.buffers: dict[Lazy, ItemMemory] = {}
         self.inside: dict[Lazy, str] = {}
-        self.known: dict[Lazy, dict[Scalar, str]] = {}
-        self.runs: dict[Lazy, str] = {}
-        self.unit: dict[str, str] = {}
         self.narrow: dict[ItemMemory, str] = {}
+        self.begin = "0"
         self.unrounded = rounded_by_stores(nest.works)
 
     def print(self) -> None:
@@ -147,6 +143,8 @@ class _Printer:
         """Print loop number `depth` + 1, over what belongs to `time`."""
         works = order.loop(time)
         axis = self.nest.order[depth]
+        if depth == len(self.nest.order) - 2 and self._copied(works, axis, self.nest.order[-1]):
+            return
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
         innermost = all(len(w.order) == depth + 1 for w in works)
         lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) != "int"]
@@ -174,9 +172,11 @@ class _Printer:
         if runs:
             self._in_runs(works, depth, runs)
             return
+        name, valid = self.index[axis], self.scope[axis].valid
+        if innermost and not sums:
+            works = self._moves(works, axis, "0")
         if innermost and not lanes:
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
-        name, valid = self.index[axis], self.scope[axis].valid
         head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
         if lanes:
             head = f"weft::{'in_chains' if grown else 'in_lanes'}({valid}, [&](i64 {name}, i64 lane)"
@@ -202,12 +202,13 @@ class _Printer:
         start, more = self.frame.names.make(f"{axis.name}_run"), self.frame.names.make("more")
         inside, known = dict(self.inside), dict(self.known)
         with self.out.block(f"for (i64 {start} = 0, {more}; {start} < {valid}; {start} += {more})"):
-            self.index[axis] = start
+            self.index[axis] = self.begin = start
             self.out.line(f"{more} = weft::min_index({valid} - {start}, weft::kBeside);")
             ends = dict.fromkeys(end for lazy, compared in runs for end in self._decided(lazy, compared, axis))
             for value, limit in ends:
                 self.out.line(f"{more} = weft::min_index({more}, weft::steps_below({value}, {limit}));")
             self.index[axis] = name
+            works = self._moves(works, axis, start)
             self.out.line("#pragma omp simd")
             with self.out.block(f"for (i64 {name} = {start}; {name} < {start} + {more}; ++{name})"):
                 self._level(works, depth + 1)
@@ -232,9 +233,8 @@ class _Printer:
             return [(left, f"{right}{beyond}")]
         return [(right, left if beyond else f"{left} + 1")]
 
-    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> str:
-        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing; returned is the current element."""
-        start = self.index[axis]
+    def _run_of(self, lazy: Lazy, node: Gather, axis: Axis, inside: str) -> Head:
+        """Declare where `lazy` reads from here on, as long as all is `inside` or nothing."""
         at, step = self.frame.names.make(f"{node.name}_run"), self.frame.names.make(f"{node.name}_step")
         pairs = [(slope(a, axis), self.unit.get(s, s)) for a, s in zip(lazy.args, node.strides, strict=True)]
         along = [self.unit.get(s, s) for s in (node.memory.strides[a] for a in node.memory.dims if a == axis)]
@@ -244,15 +244,7 @@ class _Printer:
         offset = self._offset(lazy, node)
         self.out.line(f"const auto* const {at} = weft::there_or_nothing({inside}, {node.memory.base}, {offset});")
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
-        return f"{at}[({indices(len(self.nest.order))[-1]} - {start}) * {step}]"
-
-    def _spelled(self, lazy: Lazy, expr: Scalar) -> Text:
-        """Spell `expr`, a part of that of `lazy`, with what is known in this run."""
-        known = self.known.get(lazy, {})
-        expr = replaced(expr, {part: Arg(len(lazy.args) + number) for number, part in enumerate(known)})
-        read, nothing = arguments(expr), Text("", "int")
-        args = [self._value(a) if number in read else nothing for number, a in enumerate(lazy.args)]
-        return expression(expr, [*args, *(Text(name, "bool") for name in known.values())])
+        return Head(at, step)
 
     def _long(self, axis: Axis) -> bool:
         """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
@@ -363,34 +355,19 @@ class _Printer:
         """Spell the element that lies where the arguments of `lazy` say, read only where each of them is a place."""
         memory = node.memory
         if lazy in self.runs:
-            return loaded(self.runs[lazy], memory.dtype)
+            head, inner = self.runs[lazy], self.nest.order[-1]
+            return loaded(f"{head.at}[({self.index[inner]} - {self.begin}) * {head.step}]", memory.dtype)
         found = loaded(f"{memory.base}[{self._offset(lazy, node)}]", memory.dtype)
         if not node.sizes:
             return found
         inside = self.inside.get(lazy) or self._within(node, lazy.args)
         return Text(f"{inside} ? {found.text} : {number(0, found.kind)}", found.kind)
 
-    def _offset(self, lazy: Lazy, node: Gather) -> str:
-        """Spell how far the element lies from the first one that `node` may read, if what says where it lies are places."""
-        places = [factor(self._value(a).text) for a in lazy.args]
-        strides = (self.unit.get(stride, stride) for stride in node.strides)
-        return plus(*map(times, places, strides), *self._along(node.memory))
-
-    def _within(self, node: Gather, args: Sequence[Value]) -> str:
-        """Spell the condition that each of `args` is a place in its dimension."""
-        places = (factor(self._value(a).text) for a in args)
-        pairs = zip(places, node.sizes, strict=True)
-        return " && ".join(f"(uint64_t){place} < (uint64_t){size}" for place, size in pairs)
-
     def _let(self, lazy: Lazy, wish: str, made: Text) -> None:
         """Declare a local for the current element of `lazy`."""
         local = self.frame.names.make(wish)
         self.out.line(f"const {CTYPE[made.kind]} {local} = {made.text};")
         self.local[lazy] = Text(local, made.kind)
-
-    def _along(self, memory: ItemMemory) -> list[str]:
-        """Spell how far the current element of an item lies from its first, axis by axis."""
-        return [times(self.index[a], self.unit.get(memory.strides[a], memory.strides[a])) for a in memory.dims]
 
     def _steady(self, work: Work) -> frozenset[int]:
         """Return the arguments of what `work` computes that are the same all along the innermost loop; none where it
@@ -416,7 +393,11 @@ class _Printer:
 
     def _put(self, stores: Sequence[Put]) -> None:
         """Print the stores of one depth: all values are there before the first is written."""
+        moved = [s for s in stores if s.target in self.moved]
+        stores = [s for s in stores if s not in moved]
         values = [self._value(s.value) for s in stores]
+        if moved and len(moved) + len(stores) > 1:
+            self._set_aside(moved)
         if len(stores) > 1:
             variables = {s.target.base for s in stores if s.target.variable}
             values = [self._held(v, variables) for v in values]
@@ -425,6 +406,9 @@ class _Printer:
                 self.out.line(f"{self.narrow[store.target]}[lane] = {stripped(coerced(value, 'float'))};")
                 continue
             self.out.line(stored(spelled_at(store.target, self.index, self.unit), store.target.dtype, value))
+        for target in (s.target for s in moved):
+            at = spelled_at(target, self.index, self.unit)
+            self.out.line(f"{bits(at, target.dtype)} = {bits(self.moved[target], target.dtype)};")
 
     def _held(self, value: Text, variables: Container[str]) -> Text:
         """Declare a local for `value`, unless it is a name that keeps what it stands for."""
@@ -433,31 +417,6 @@ class _Printer:
         name = self.frame.names.make("value")
         self.out.line(f"const {CTYPE[value.kind]} {name} = {value.text};")
         return Text(name, value.kind)
-
-    def _value(self, value: Value) -> Text:
-        """Spell the current element of `value`."""
-        value = resolved(value)
-        if value in self.local:
-            return self.local[value]
-        match value:
-            case ItemMemory():
-                return loaded(spelled_at(value, self.index, self.unit), value.dtype)
-            case Lazy(node=Index(axis=axis, unit=True)):
-                return Text(self.scope[axis].base, "int")
-            case Lazy(node=Index(axis=axis)):
-                return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
-            case Lazy(node=Literal(value=literal, dtype=dtype)):
-                return Text(number(literal, kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
-                size = self.frame.size(space) if axis is None else self.scope[axis].valid
-                return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
-                kind = kind_of(value.dtype)
-                return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
-            case Lazy() if value in self.buffers:
-                return loaded(spelled_at(self.buffers[value], self.index), self.buffers[value].dtype)
-            case Lazy() | Panel():
-                raise AssertionError(value)
 
 
 def _widened(value: Text, kind: Kind) -> Text:

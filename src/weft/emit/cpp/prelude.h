@@ -1543,6 +1543,37 @@ static inline void with_dense(bool dense, Nest nest) {
   nest(No{});
 }
 
+// Copies rows x columns elements as they lie. Where those of the source lie side by side down the columns, and those of the copy along
+// the rows, whole lines of the source are read into a small square first: a line of which one element is read may be gone again before
+// the next is.
+template <class T>
+static void copy_items(T* to, i64 to_row, i64 to_column, const T* from, i64 from_row, i64 from_column, i64 rows, i64 columns) {
+  if (from_row != 1 || from_column == 1 || to_column != 1)
+    return with_dense(to_column == 1 && from_column == 1, [&](auto dense) {
+      const i64 put = dense ? 1 : to_column, take = dense ? 1 : from_column;
+      for (i64 i = 0; i < rows; ++i) {
+#pragma omp simd
+        for (i64 j = 0; j < columns; ++j) to[i * to_row + j * put] = from[i * from_row + j * take];
+      }
+    });
+  constexpr i64 side = 64 / sizeof(T);
+  T square[side * side];
+  for (i64 i = 0; i < rows; i += side)
+    for (i64 j = 0; j < columns; j += side) {
+      const i64 high = min_index(side, rows - i), wide = min_index(side, columns - j);
+      const T* const first = from + i + j * from_column;
+      for (i64 q = 0; q < wide; ++q) {
+#pragma omp simd
+        for (i64 p = 0; p < high; ++p) square[q * side + p] = first[q * from_column + p];
+      }
+      T* const put = to + i * to_row + j;
+      for (i64 p = 0; p < high; ++p) {
+#pragma omp simd
+        for (i64 q = 0; q < wide; ++q) put[p * to_row + q] = square[q * side + p];
+      }
+    }
+}
+
 // Calls product(rows, lda, i, k, mb, kb) with parts of an mb x kb block of any strides, from row i and column k on,
 // whose columns are dense: the block itself where they are, else copies on the stack.
 template <class T, class Product>

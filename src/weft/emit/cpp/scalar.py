@@ -85,6 +85,11 @@ def coerced(value: Text, kind: Kind) -> str:
     return f"({inner} != 0)" if kind == "bool" else f"({CTYPE[kind]}){inner}"
 
 
+def bits(at: str, dtype: DType) -> str:
+    """Spell the element at `at` as it lies there, to be moved to another of the same type."""
+    return f"{at}.bits" if dtype.is_float and dtype.bytes < 4 else at
+
+
 def loaded(at: str, dtype: DType) -> Text:
     """Spell the element at `at`, as it is computed with."""
     match dtype:

@@ -5,18 +5,27 @@
 
 #include <string.h>
 
+#include <limits>
+#include <type_traits>
+#include <utility>
+
 #include "prelude.h"
 
 namespace weft {
 
-// How two are combined, numbers or vectors of them. Integers wrap: they are combined as unsigned ones.
+// How two are combined, numbers or vectors of them; and what changes nothing that it is combined with. Integers wrap: they are
+// combined as unsigned ones.
 struct UpSum {
   template <class V>
   static WEFT_INLINE V of(V a, V b) { return a + b; }
+  template <class W>
+  static constexpr W none() { return 0; }
 };
 struct UpProd {
   template <class V>
   static WEFT_INLINE V of(V a, V b) { return a * b; }
+  template <class W>
+  static constexpr W none() { return 1; }
 };
 struct UpMax {
   template <class V>
@@ -24,12 +33,22 @@ struct UpMax {
     V greater = b >= a ? b : a;  // of 0 and -0 the later, as eager
     return b != b ? b : greater;
   }
+  template <class W>
+  static constexpr W none() {
+    using Range = std::numeric_limits<W>;
+    return Range::has_infinity ? -Range::infinity() : Range::lowest();
+  }
 };
 struct UpMin {
   template <class V>
   static WEFT_INLINE V of(V a, V b) {
     V less = b <= a ? b : a;
     return b != b ? b : less;
+  }
+  template <class W>
+  static constexpr W none() {
+    using Range = std::numeric_limits<W>;
+    return Range::has_infinity ? Range::infinity() : Range::max();
   }
 };
 
@@ -46,103 +65,181 @@ struct Combined<UpProd, i64> {
   using type = uint64_t;
 };
 
-// Four neighbours.
-template <class W>
-struct Four {
-  typedef W type __attribute__((vector_size(4 * sizeof(W))));
-};
-template <class W>
-using Lanes = typename Four<W>::type;
-
-#if defined(__clang__)
-#define WEFT_FOUR(W, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+// As many neighbours as a register holds; of 64 bits four at most, for which a processor takes fewer steps than for eight at once.
+#if defined(__AVX512F__)
+constexpr int kRegister = 64;
+#elif defined(__AVX__)
+constexpr int kRegister = 32;
 #else
-template <int Bytes>
-struct Places {
-  using type = i64;
-};
-template <>
-struct Places<4> {
-  using type = int32_t;
-};
-#define WEFT_FOUR(W, a, b, ...) __builtin_shuffle(a, b, Lanes<typename Places<sizeof(W)>::type>{__VA_ARGS__})
+constexpr int kRegister = 16;
 #endif
+template <class W>
+constexpr int kAbreast = (sizeof(W) == 8 && kRegister > 32 ? 32 : kRegister) / (int)sizeof(W);
+template <class W, int Count>
+struct Neighbours {
+  typedef W type __attribute__((vector_size(Count * sizeof(W))));
+};
+template <class W>
+using Lanes = typename Neighbours<W, kAbreast<W>>::type;
 
-template <class W, class I>
-static WEFT_INLINE Lanes<W> four_of(const I* at) {
-  return Lanes<W>{(W)load(at[0]), (W)load(at[1]), (W)load(at[2]), (W)load(at[3])};
+// The lanes of two vectors, those of `a` first, that have these numbers.
+template <class W, int... At>
+static WEFT_INLINE Lanes<W> lanes_at(Lanes<W> a, Lanes<W> b, std::integer_sequence<int, At...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, At...);
+#else
+  using Place = std::conditional_t<sizeof(W) == 8, i64, int32_t>;
+  return __builtin_shuffle(a, b, Lanes<Place>{At...});
+#endif
 }
-template <>
-WEFT_INLINE Lanes<double> four_of<double, float>(const float* at) {
-  Lanes<float> narrow;
-  memcpy(&narrow, at, sizeof narrow);
-  return __builtin_convertvector(narrow, Lanes<double>);
-}
-template <>
-WEFT_INLINE Lanes<double> four_of<double, double>(const double* at) {
-  Lanes<double> found;
-  memcpy(&found, at, sizeof found);
-  return found;
-}
-template <>
-WEFT_INLINE Lanes<float> four_of<float, float>(const float* at) {
-  Lanes<float> found;
-  memcpy(&found, at, sizeof found);
-  return found;
+// The lanes of `v` so many places further up; below them the last of `before`, which came before `v`.
+template <int By, class W, int... Lane>
+static WEFT_INLINE Lanes<W> moved_up(Lanes<W> v, Lanes<W> before, std::integer_sequence<int, Lane...>) {
+  constexpr int wide = kAbreast<W>;
+  return lanes_at<W>(v, before, std::integer_sequence<int, (Lane < By ? 2 * wide - By + Lane : Lane - By)...>{});
 }
 
-template <class A, class O, class W>
-static WEFT_INLINE void put_four(O* at, Lanes<W> v) {
-  for (int lane = 0; lane < 4; ++lane) store(at + lane, (A)v[lane]);
-}
-template <>
-WEFT_INLINE void put_four<double, float, double>(float* at, Lanes<double> v) {
-  Lanes<float> narrow = __builtin_convertvector(v, Lanes<float>);
-  memcpy(at, &narrow, sizeof narrow);
-}
-template <>
-WEFT_INLINE void put_four<double, double, double>(double* at, Lanes<double> v) { memcpy(at, &v, sizeof v); }
-template <>
-WEFT_INLINE void put_four<float, float, float>(float* at, Lanes<float> v) { memcpy(at, &v, sizeof v); }
-
-// Whether the elements of a window, of type I, may be combined before what comes before them is. Products of a few numbers may be
-// infinite, where times 0, which comes before, they are 0; and so may sums of numbers as wide as they are carried.
-template <class Op, class W, class I>
-constexpr bool kInWindows = true;
-template <class I>
-constexpr bool kInWindows<UpProd, double, I> = false;
-template <>
-constexpr bool kInWindows<UpSum, double, double> = false;
-
-// The lanes of `v`, each combined with those before it.
+// Combines each element with those of the register's width before it: with the next before it, these with those two before, and so on.
+// With what all came to so many elements earlier, that is all up to the element, and no lane waits for another.
 template <class Op, class W>
-static WEFT_INLINE Lanes<W> up_to_each(Lanes<W> v) {
-  v = WEFT_FOUR(W, v, Op::of(WEFT_FOUR(W, v, v, 0, 0, 1, 2), v), 0, 5, 6, 7);
-  return WEFT_FOUR(W, v, Op::of(WEFT_FOUR(W, v, v, 0, 0, 0, 1), v), 0, 1, 6, 7);
+struct Run {
+  static constexpr int wide = kAbreast<W>;
+  static constexpr int steps = wide == 16 ? 4 : wide == 8 ? 3 : wide == 4 ? 2 : 1;
+  Lanes<W> before[steps];
+  WEFT_INLINE Run() {
+#pragma GCC unroll 16
+    for (auto& each : before) each = Op::template none<W>() - Lanes<W>{};
+  }
+  template <int Step = 0>
+  WEFT_INLINE Lanes<W> of(Lanes<W> v) {
+    if constexpr (Step < steps) {
+      const Lanes<W> earlier = moved_up<(1 << Step), W>(v, before[Step], std::make_integer_sequence<int, wide>{});
+      before[Step] = v;
+      return of<Step + 1>(Op::of(earlier, v));
+    }
+    return v;
+  }
+};
+
+// Elements as what they are combined as, and back.
+template <class W, class T>
+constexpr bool kAsNumbers = sizeof(T) == sizeof(W) && std::is_arithmetic_v<T>&& std::is_floating_point_v<T> == std::is_floating_point_v<W>;
+template <class W, class T>
+constexpr bool kInRegisters = kAsNumbers<W, T> || (std::is_same_v<T, float> && std::is_same_v<W, double>);
+template <class W, class T>
+static WEFT_INLINE Lanes<W> lanes_from(const T* at) {
+  Lanes<W> found;
+  if constexpr (kAsNumbers<W, T>)
+    memcpy(&found, at, sizeof found);
+  else
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kAbreast<W>; ++lane) found[lane] = (W)at[lane];
+  return found;
+}
+template <class T, class W>
+static WEFT_INLINE void put_lanes(T* at, Lanes<W> v) {
+  if constexpr (kAsNumbers<W, T>) {
+    memcpy(at, &v, sizeof v);
+  } else {
+    const auto narrow = __builtin_convertvector(v, typename Neighbours<T, kAbreast<W>>::type);
+    memcpy(at, &narrow, sizeof narrow);
+  }
 }
 
-// One row, dense: what it comes to with `acc`. Sixteen elements wait for what came before them but once.
+// Whether elements may be combined before what comes before them is. Where this leaves the range of the type, or what comes before them
+// times them, or and them, does, or comes back from there, the order shows; such a window goes one by one. Products of four fp32 numbers
+// are in the range of fp64, those of two fp64 ones need not be.
+enum class Window { always, if_plain, never };
+template <class Op, class W, class I>
+constexpr Window kInWindows = Window::always;
+template <class I>
+constexpr Window kInWindows<UpProd, double, I> = Window::if_plain;
+template <>
+constexpr Window kInWindows<UpProd, double, double> = Window::never;
+template <>
+constexpr Window kInWindows<UpSum, double, double> = Window::if_plain;
+
+// Zeros where numbers are finite and, if they are factors, neither 0 nor too small for all their digits.
+template <class Op>
+static WEFT_INLINE Lanes<i64> odd_lanes(Lanes<double> v) {
+  constexpr uint64_t exponents = 0x7ff;
+  constexpr uint64_t least = std::is_same_v<Op, UpProd> ? 1 : 0;
+  Lanes<uint64_t> bits;
+  memcpy(&bits, &v, sizeof bits);
+  return (Lanes<i64>)((bits << 1) - (least << 53) >= ((exponents - least) << 53));
+}
+// Whether windows that come to `v` alone took what came before, `from`, to `to` as one by one would have: nothing left the range there.
+template <class Op>
+static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<double> from, Lanes<double> to) {
+  static_assert(kAbreast<double> <= 4, "products of more fp32 numbers may be too large for fp64");
+  Lanes<i64> odd = odd_lanes<Op>(to) & ~odd_lanes<Op>(from);
+#pragma GCC unroll 16
+  for (int k = 0; k < (std::is_same_v<Op, UpSum> ? count : 0); ++k) odd |= odd_lanes<Op>(v[k]);
+  i64 any = 0;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kAbreast<double>; ++lane) any |= odd[lane];
+  return any == 0;
+}
+
+// One row, dense, of what were once elements of type `From`: what it comes to with `acc`. A window of a few registers waits for what
+// came before it but once.
+template <class Op, class A, class From, class O, class I>
+static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
+  using W = typename Combined<Op, A>::type;
+  constexpr int many = 4, wide = kAbreast<W>;
+  constexpr Window windows = kInWindows<Op, W, From>;
+  Lanes<W> all = (W)acc - Lanes<W>{};
+  Run<Op, W> run;
+  i64 i = 0;
+  const auto singly = [&](i64 stop) {
+    W before = all[wide - 1];
+    for (; i < stop; ++i) {
+      before = Op::of(before, (W)in[i]);
+      out[i] = (O)before;
+    }
+    all = before - Lanes<W>{};
+  };
+  while (windows != Window::never && i + many * wide <= n) {
+    Lanes<W> v[many];
+#pragma GCC unroll 16
+    for (int k = 0; k < many; ++k) v[k] = run.of(lanes_from<W>(in + i + k * wide));
+    Lanes<W> up_to[many];
+#pragma GCC unroll 16
+    for (int k = 0; k < many; ++k) up_to[k] = Op::of(k > 0 ? up_to[k - 1] : all, v[k]);
+    if constexpr (windows == Window::if_plain)
+      if (!are_plain<Op>(v, many, all, up_to[many - 1])) {
+        singly(i + many * wide);
+        run = {};
+        continue;
+      }
+#pragma GCC unroll 16
+    for (int k = 0; k < many; ++k) put_lanes<O, W>(out + i + k * wide, up_to[k]);
+    all = up_to[many - 1];
+    i += many * wide;
+  }
+  singly(n);
+  return (A)all[wide - 1];
+}
+
+// The same for elements of any types: those that no register holds as they lie are converted, some hundreds at a time.
 template <class Op, class A, class O, class I>
 static WEFT_INLINE A prefix_row(O* out, const I* in, i64 n, A acc) {
   using W = typename Combined<Op, A>::type;
-  using V = Lanes<W>;
-  W before = (W)acc;
-  i64 i = 0;
-  for (; kInWindows<Op, W, I> && i + 16 <= n; i += 16) {
-    V v[4], all[4], carry = {before, before, before, before};
-    for (int k = 0; k < 4; ++k) {
-      v[k] = up_to_each<Op, W>(four_of<W>(in + i + 4 * k));
-      all[k] = WEFT_FOUR(W, v[k], v[k], 3, 3, 3, 3);
-      if (k > 0) all[k] = Op::of(all[k - 1], all[k]);
+  if constexpr (kInRegisters<W, O> && kInRegisters<W, I>) {
+    return prefix_numbers<Op, A, I>(out, in, n, acc);
+  } else {
+    constexpr i64 most = 512;
+    alignas(kRegister) W some[most];
+    for (i64 i = 0; i < n; i += most) {
+      const i64 count = min_index(n - i, most);
+#pragma omp simd
+      for (i64 k = 0; k < count; ++k) some[k] = (W)load(in[i + k]);
+      acc = prefix_numbers<Op, A, I>(some, some, count, acc);
+#pragma omp simd
+      for (i64 k = 0; k < count; ++k) store(out + i + k, (A)some[k]);
     }
-    for (int k = 0; k < 4; ++k) put_four<A, O, W>(out + i + 4 * k, Op::of(k > 0 ? Op::of(carry, all[k - 1]) : carry, v[k]));
-    before = Op::of(carry, all[3])[0];
+    return acc;
   }
-  for (; i < n; ++i) {
-    before = Op::of(before, (W)load(in[i]));
-    store(out + i, (A)before);
-  }
-  return (A)before;
 }
 
 // Rows side by side: element after element of all of them.

@@ -90,8 +90,14 @@ def _slope(expr: Scalar, args: Sequence[Value], axis: Axis) -> int | None:
 def _is_alike(condition: Scalar, args: Sequence[Value], axis: Axis) -> bool:
     """Tells whether a condition comes out alike all along a run: it does not change, or it is among those that end one."""
     match condition:
-        case Arg() | Lit():
-            return _slope(condition, args, axis) == 0
+        case Arg(index):
+            value = resolved(args[index])
+            made = value.expr if isinstance(value, Lazy) and value.is_spelled else None
+            return _slope(condition, args, axis) == 0 or (
+                isinstance(value, Lazy) and made is not None and _is_alike(made, value.args, axis)
+            )
+        case Lit():
+            return True
         case Convert():
             return False
         case Apply(op, inner):

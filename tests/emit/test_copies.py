@@ -1,0 +1,80 @@
+"""Elements that are only moved are copied as they lie, in every type and layout; what something computes with is computed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+import torch
+
+import weft
+
+Tensors: TypeAlias = tuple[torch.Tensor, ...]
+
+MOVES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "joined": lambda x, y: torch.cat((x, y, x[:, :3]), 1),
+    "joined rows": lambda x, y: torch.cat((x[:2], y)),
+    "stacked": lambda x, y: torch.stack((x, y), 1),
+    "padded": lambda x, y: torch.nn.functional.pad(x, (2, 3, 1, 0)),
+    "cropped": lambda x, y: torch.nn.functional.pad(x, (-2, 3)),
+    "rolled": lambda x, y: torch.roll(x, 3, 1),
+    "rolled rows": lambda x, y: torch.roll(x, -1, 0),
+    "joined wide": lambda x, y: (
+        torch.cat((x.float(), y.float()), 1).to(x.dtype) if x.dtype.itemsize == 2 else y.clone()
+    ),
+    "turned": lambda x, y: x.t().contiguous(),
+    "stored at an index": lambda x, y: x.index_copy(0, torch.tensor([1]), y[:1]),
+}
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int8]
+WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(WHOLE[tensor.element_size()])
+
+
+def drawn(shape: tuple[int, int], dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
+    """Make elements of any bits, NaN of any kind among them, that lie by rows, by columns or with others between them."""
+    whole = WHOLE[dtype.itemsize]
+    made = torch.randint(torch.iinfo(whole).min, torch.iinfo(whole).max, shape, dtype=whole)
+    between = torch.zeros(shape[0], 2 * shape[1], dtype=whole)[:, ::2]
+    return rng.choice((made, made.t().contiguous().t(), between.copy_(made))).view(dtype)
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", MOVES)
+def test_bits_are_moved(name: str, dtype: torch.dtype) -> None:
+    rng = random.Random(f"{name} {dtype}")
+    function, shape = MOVES[name], rng.choice(((5, 7), (2, 33), (70, 1030), (19, 64)))
+    given = tuple(drawn(shape, dtype, rng) for _ in range(2))
+    program = weft.optimize(function, given)
+    assert program.fallbacks == ()
+    assert torch.equal(bits(program(*given)), bits(function(*given)))
+    narrow = dtype.is_floating_point and dtype.itemsize < 4
+    for word in ("weft::load(", "weft::store(") if narrow else ():
+        assert not any(word in kernel.source for kernel in program.kernels), "it would be widened and rounded again"
+
+
+def test_what_is_moved_and_computed_with_is_both() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+        joined = torch.cat((x, y), 1)
+        return joined, joined * 2, torch.cat((y, x), 1)
+
+    given = tuple(torch.randn(9, 37).bfloat16() for _ in range(2))
+    for found, wanted in zip(weft.optimize(function, given)(*given), function(*given), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_choice_that_changes_along_a_loop_is_made_for_each_element() -> None:
+    given = torch.rand(9, 37) > 0.5, torch.randn(9, 37).bfloat16(), torch.randn(9, 37).bfloat16()
+    assert torch.equal(weft.optimize(torch.where, given)(*given), torch.where(*given))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (33, 47), (128, 1), (1, 130), (129, 257)], ids=str)
+def test_squares_of_a_turned_tensor(shape: tuple[int, int]) -> None:
+    x = torch.randn(3, *shape)
+    found = weft.optimize(lambda x: x.transpose(1, 2).contiguous(), (x,))(x)
+    assert torch.equal(found, x.transpose(1, 2))
