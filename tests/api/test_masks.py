@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import weft
+from testkit.masks.limited import between, ends
 from weft.api.program import Program
-from weft.block.ranges import Band, Part
+from weft.block.ranges import Part, Spans
 from weft.block.walk import maps
 
 NOTHING = float("-inf")
@@ -84,10 +85,10 @@ def tensors(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> tupl
     return tuple(torch.randn(2, 3, n, 16).to(dtype) for n in (rows, columns, columns))
 
 
-def bands(program: Program) -> list[list[Band]]:
-    """The bands of each kernel."""
+def narrowed(program: Program) -> list[list[Spans]]:
+    """The ranges of each kernel whose idle blocks are left out."""
     return [
-        [m.range for m in maps(kernel.block_program.graph) if isinstance(m.range, Band)] for kernel in program.kernels
+        [m.range for m in maps(kernel.block_program.graph) if isinstance(m.range, Spans)] for kernel in program.kernels
     ]
 
 
@@ -107,11 +108,11 @@ def test_a_causal_mask_is_a_loop_up_to_the_diagonal(f, dtype):
         found = right(program, f, tensors(rows, columns, dtype))
         assert found.ok, found
     assert program.fallbacks == ()
-    graphs = bands(program)
+    graphs = narrowed(program)
     assert len(graphs) == len(program.plans)
     for found in graphs:
         assert [b.part for b in found] == [Part.full, Part.edge]
-        assert all(b.low is None and b.high is not None for b in found)
+        assert all(span.ends[0] == () for b in found for span in b.spans)
 
 
 def test_a_window_is_a_loop_between_two_diagonals():
@@ -119,9 +120,9 @@ def test_a_window_is_a_loop_between_two_diagonals():
     for rows, columns in ((300, 300), *SHAPES):
         assert right(program, window, tensors(rows, columns)).ok
     assert program.fallbacks == ()
-    found = bands(program)[0]
-    assert [b.part for b in found] == [Part.before, Part.full, Part.edge]
-    assert {(b.low.constant, b.high.constant) for b in found if b.low and b.high} == {(-4, 0)}
+    found = narrowed(program)[0]
+    assert [b.part for b in found] == [Part.full, Part.edge]
+    assert {tuple(map(tuple, ends(b))) for b in found} == {(between(-4, 0),)}
 
 
 def test_keys_that_the_mask_excludes_may_hold_anything():
@@ -165,7 +166,7 @@ def test_finite_stand_ins_for_nothing_are_kernels_that_skip_nothing(nothing, add
     given = tuple(torch.randn(2, 70, 16) for _ in range(3))
     program = weft.optimize(causal, given)
     assert not program.fallbacks
-    assert bands(program) == [[]]
+    assert narrowed(program) == [[]]
     exact = causal(*(t.double() for t in given))
     assert weft.judge(program(*given), causal(*given), exact).ok
 

@@ -351,13 +351,14 @@ class _Interpreter(Generic[V]):
         size = space.size(self.sizes)
         blocks = size if node.axis in self.ranks else self.blocks.get(space.name, size)
         tile = node.tile if node.tile is not None else 1 if node.unit else blocks
-        bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
-        stop = value(bounds.stop, self.sizes, scope)
-        if node.place is Place.whole:
-            start = value(bounds.start, self.sizes, scope)
-            return [_Step(start, stop - start, stop - start)] if stop > start else []
-        first, last = (value(each, self.sizes, scope) for each in node.range.blocks(space, tile))
-        return [_Step(base, min(tile, stop - base), tile) for base in range(first, last, tile)]
+        found: list[_Step] = []
+        for run in node.range.runs(space, None if node.place is Place.whole else tile):
+            first, last, stop = (value(each, self.sizes, scope) for each in (run.first, run.last, run.stop))
+            if node.place is Place.whole:
+                found += [_Step(first, stop - first, stop - first)] if stop > first else []
+            else:
+                found += [_Step(base, min(tile, stop - base), tile) for base in range(first, last, tile)]
+        return found
 
     def loop(self, node: Map, values: _Values[V], scope: _Scope) -> tuple[_Values[V], dict[str, int]]:
         """Run a map, and return its outputs and how many bytes of each are alive now."""
