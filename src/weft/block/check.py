@@ -37,8 +37,8 @@ from weft.block.program import (
     exports,
 )
 from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
-from weft.block.spans import OWN
 from weft.block.scope import Scope, Types, demand, fail
+from weft.block.spans import OWN
 from weft.block.walk import maps, operands, results, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -324,7 +324,9 @@ def _check_range(node: Map, scope: Scope) -> None:
             around = all(axis in scope.maps for axis in node.range.beside)
             demand(around, node.name, "a range refers to a map around it", sorted(map(str, node.range.beside)))
             ends = all(each.end(OWN) is not None for span in spans for each in span.holds)
-            demand(bool(spans) and ends, node.name, "a span has ends on both sides of which it is known what lies", spans)
+            demand(
+                bool(spans) and ends, node.name, "a span has ends on both sides of which it is known what lies", spans
+            )
         case Within(axis):
             demand(axis in scope.maps, node.name, "a range refers to a map around it", axis)
             demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)

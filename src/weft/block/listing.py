@@ -44,8 +44,8 @@ from weft.block.program import (
     Store,
 )
 from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
-from weft.block.spans import Span
 from weft.block.shown import ShownBuffer, ShownGraph, ShownItem, ShownList, ShownValue
+from weft.block.spans import Span
 from weft.block.table1 import operator
 from weft.block.text import (
     expression,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.block.linear import Linear
 from weft.block.places import Place
 from weft.block.program import Buffer, Graph, Load, Map, Store
-from weft.block.linear import Linear
 from weft.block.ranges import All, Part, Spans, Within
 from weft.block.spans import Span
 from weft.block.subscripts import Subscript
@@ -164,9 +164,14 @@ class LoopAround:
                 whole = size_of(node.axis.space)
             case Within(outer, Part.all | Part.full):
                 whole = next(loop.block for loop in around if loop.node.axis == outer)
-            case Spans((Span(ends=((), (Linear(((Axis() as outer, 1),), ()),)),),), part) if (
-                outer.space == node.axis.space
-            ):
+            case Spans(
+                (
+                    Span(
+                        ends=((), (Linear(((Axis() as outer, 1),), ()),)),
+                    ),
+                ),
+                part,
+            ) if outer.space == node.axis.space:
                 # Up to the diagonal: of all blocks of the outer loop, half of the axis on average, and half of the block on it.
                 beside = next(loop.block for loop in around if loop.node.axis == outer)
                 size = size_of(outer.space)

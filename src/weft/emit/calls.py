@@ -30,7 +30,9 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
             spaces.setdefault(node.axis.space)
             limits = node.range.bounds(node.axis.space, node.tile)
             ends = [limits.start, limits.stop]
-            ends += [end for run in node.range.runs(node.axis.space, node.tile) for end in (run.first, run.last, run.stop)]
+            ends += [
+                end for run in node.range.runs(node.axis.space, node.tile) for end in (run.first, run.last, run.stop)
+            ]
             spaces.update(dict.fromkeys(space for end in ends for space in spaces_of(end)))
         elif isinstance(node, Bounded | Extent):
             spaces.setdefault(node.space)

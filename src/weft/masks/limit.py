@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
 from weft.block.linear import Linear
+from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
 from weft.block.ranges import All, Spans
 from weft.block.scope import Scope, Types
 from weft.block.spans import OWN, Span
@@ -17,6 +17,7 @@ from weft.masks.known import Facts, KnownValues
 from weft.masks.values import values_inside, values_of
 from weft.tensor.passes import block_pass
 
+
 @block_pass()
 def limit(program: BlockProgram) -> BlockProgram:
     """Limits each loop of `program` that carries a state to the spans where its iterations change that state.
@@ -25,7 +26,8 @@ def limit(program: BlockProgram) -> BlockProgram:
         forall i: for j in range(N to i+0): s += f(where(j <= i, x, -inf))
 
     Where comparisons of the loop's index with numbers and with indices of maps around it decide that an iteration contributes the
-    identity to each component of the state, the iteration is not done. An excluded operand's NaN does not come through (`of_expression`).
+    identity to each component of the state, the iteration is not done. An excluded operand's NaN does not come through
+    (`of_expression`).
 
     Args:
         program: fused, without places; before it is made safe, whose running maxima would hide the identities.

@@ -61,7 +61,8 @@ _CAUSAL = apply("le", COLUMN, ROW)
 SPANS: Mapping[str, tuple[Scalar, list[tuple[tuple[str, ...], tuple[str, ...]]]]] = {
     "the first columns": (apply("lt", COLUMN, Lit(3)), [((), ("2",))]),
     "a window and the first columns": (
-        _either(_NEAR, apply("lt", COLUMN, Lit(2))), [((), ("1",)), (("i-2",), ("i+2",))]
+        _either(_NEAR, apply("lt", COLUMN, Lit(2))),
+        [((), ("1",)), (("i-2",), ("i+2",))],
     ),
     "a window and the first columns, not above the diagonal": (
         _both(_CAUSAL, _either(apply("lt", _APART, Lit(3)), apply("lt", COLUMN, Lit(2)))),
@@ -72,11 +73,13 @@ SPANS: Mapping[str, tuple[Scalar, list[tuple[tuple[str, ...], tuple[str, ...]]]]
         [(("5",), ("7",)), (("i-2",), ("i+2",))],
     ),
     "far from the diagonal": (
-        _both(apply("ge", _APART, Lit(9)), apply("lt", _APART, Lit(12))), [(("i-11",), ("i-9",))]
+        _both(apply("ge", _APART, Lit(9)), apply("lt", _APART, Lit(12))),
+        [(("i-11",), ("i-9",))],
     ),
     "outside a window": (apply("logical_not", _NEAR), [((), ("i-3",)), (("i+3",), ())]),
     "blocks on the diagonal": (
-        apply("eq", _in_blocks(ROW, 4), _in_blocks(COLUMN, 4)), [(("4*(i)//4",), ("4*(i)//4+3",))]
+        apply("eq", _in_blocks(ROW, 4), _in_blocks(COLUMN, 4)),
+        [(("4*(i)//4",), ("4*(i)//4+3",))],
     ),
     "blocks near the diagonal": (
         _both(
@@ -86,7 +89,8 @@ SPANS: Mapping[str, tuple[Scalar, list[tuple[tuple[str, ...], tuple[str, ...]]]]
         [(("2*(i)//2-2",), ("2*(i)//2+1",))],
     ),
     "every third in a window": (
-        _both(apply("eq", _EVERY_THIRD, Lit(0)), apply("lt", _APART, Lit(7)), _CAUSAL), [(("i-6",), ("i",))]
+        _both(apply("eq", _EVERY_THIRD, Lit(0)), apply("lt", _APART, Lit(7)), _CAUSAL),
+        [(("i-6",), ("i",))],
     ),
     "blocks of distances": (apply("eq", _in_blocks(_APART, 4), Lit(1)), [(("i-7",), ("i-4",))]),
     "below another diagonal": (apply("ge", ROW, apply("mul", COLUMN, Lit(2))), [((), ("(i)//2",))]),

@@ -13,7 +13,7 @@ from weft.tensor.program import Reindex, TensorProgram
 from weft.verify.cases import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
-from weft.verify.sizes import span_sizes, edge_sizes, of_blocks
+from weft.verify.sizes import edge_sizes, of_blocks, span_sizes
 
 Sizes = dict[str, int]
 
