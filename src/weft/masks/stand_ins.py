@@ -100,8 +100,8 @@ class _StandIns:
     def added(self, kept: Use, bias: Use) -> _Masked | None:
         match self.values[bias.value]:
             case Elementwise(axes=axes, expr=Apply("where", (Arg(c), Lit(yes), Lit(no))), args=args) if (
-                (yes == 0 and _far(no)) or (no == 0 and _far(yes))
-            ):
+                yes == 0 and _far(no)
+            ) or (no == 0 and _far(yes)):
                 condition = args[c].within(dict(zip(axes, bias.axes, strict=True)))
                 return _Masked(kept, condition, when=yes == 0)
             case _:
@@ -155,7 +155,8 @@ class _StandIns:
         indices: dict[Axis, KnownValue] = {a: Linear.index(a) for a in rows}
         first: KnownValue = KnownNumber(0)
         return any(
-            self.known(condition, {**indices, over: place}, facts) == KnownNumber(masked.when) for place in (*own, first)
+            self.known(condition, {**indices, over: place}, facts) == KnownNumber(masked.when)
+            for place in (*own, first)
         )
 
     def known(self, use: Use, indices: Mapping[Axis, KnownValue], facts: Facts) -> KnownValue:

@@ -19,6 +19,7 @@ from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.region import CompiledRegion, build_region, start_region
+from weft.plan.execute.laws import AfterLaws
 from weft.plan.execute.selections import (
     Prepared,
     all_closely,
@@ -30,7 +31,6 @@ from weft.plan.execute.selections import (
     selected_before,
 )
 from weft.plan.judge.judging import demand
-from weft.plan.execute.laws import AfterLaws
 from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task
 from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
