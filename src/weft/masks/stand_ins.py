@@ -45,8 +45,8 @@ def stand_ins_as_nothing(program: TensorProgram) -> TensorProgram:
 
     Condition: the number is at most -1e9, or the lowest of its type; its value is read by the maximum of its row and by differences
     with that, under exponentials alone; comparisons of indices alone decide what is masked, and leave each row an element, whatever
-    the sizes are; x is made of products and sums of data, which a program computes, and is no data itself, which may hold such numbers
-    (of padding, say) where this mask holds none.
+    the sizes are; x is made of products and sums of data, and is no data itself, which may hold such numbers (of padding, say)
+    where this mask holds none.
 
     It does not hold of real numbers, whose exponentials are never 0: no check over a field is made across it. In floats
     exp(-1e9 - m) is 0 where a kept element of the row is more than -1e9 + 110: that scores are is what is taken for granted.
@@ -116,11 +116,11 @@ class _StandIns:
             return None
         (most,) = maxima
         place = most.arg.axes.index(most.over[0])
-        if not all(self.is_shifted(each, node, most, place) for each in shifted):
+        if not all(self.is_shifted(each, node, most) for each in shifted):
             return None
         return node.axes[place]
 
-    def is_shifted(self, of: Elementwise, node: Node, most: Reduction, place: int) -> bool:
+    def is_shifted(self, of: Elementwise, node: Node, most: Reduction) -> bool:
         """Tell whether `of` is `node` less the maxima of its rows, and exponentials alone read it."""
         if of.expr != Apply("sub", (Arg(0), Arg(1))) or [u.value for u in of.args] != [node.name, most.name]:
             return False

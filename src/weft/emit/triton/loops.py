@@ -115,13 +115,13 @@ def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockTe
     base = frame.names.make(node.axis.name)
     options = [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
     options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []
-    runs, number, ends = found.runs, base, list[str]()
-    counted = (runs[0].first, runs[0].last, block)
+    runs, first = found.runs, found.runs[0]
+    number, ends, counted = base, list[str](), (first.first, first.last, block)
     if len(runs) > 1:
         ends, number = _run_ends(frame, runs, base, block), frame.names.make(f"{base}_block")
         counted = ("0", ends[-1], "1")
     with frame.out.block(f"for {number} in {call('tl.range' if options else 'range', *counted, *options)}"):
-        stop = _of_run(frame, runs, ends, (number, base, block)) if ends else runs[0].stop
+        stop = _of_run(frame, runs, ends, (number, base, block)) if ends else first.stop
         step = block_at(frame, node, found.most, stop, base, block)
         frame.enter(node, step)
         yield step
