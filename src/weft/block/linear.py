@@ -28,7 +28,7 @@ class Quotient:
         return f"({self.of})//{self.by}"
 
 
-Term: TypeAlias = Axis | Quotient
+IndexTerm: TypeAlias = Axis | Quotient
 """The element number along an axis, or a quotient of such numbers."""
 
 
@@ -36,7 +36,7 @@ Term: TypeAlias = Axis | Quotient
 class Linear:
     """An integer: so many times each term, plus so many times each size, plus a constant. No zero factors, sorted by name."""
 
-    terms: tuple[tuple[Term, int], ...] = field(default=(), metadata=AXES)
+    terms: tuple[tuple[IndexTerm, int], ...] = field(default=(), metadata=AXES)
     sizes: tuple[tuple[Space, int], ...] = ()
     constant: int = 0
 

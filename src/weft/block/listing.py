@@ -9,11 +9,9 @@ number for each row, `t2.T` a block the other way round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import TypeAlias, assert_never
 
 from weft.block.accumulation import Accumulation, steps, uses
-from weft.block.linear import Linear, Quotient
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -45,9 +43,9 @@ from weft.block.program import (
 )
 from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
 from weft.block.shown import ShownBuffer, ShownGraph, ShownItem, ShownList, ShownValue
-from weft.block.spans import Span
 from weft.block.table1 import operator
 from weft.block.text import (
+    between,
     expression,
     extent_names,
     input_names,
@@ -311,33 +309,13 @@ class _Printer:
             case Within(axis):
                 text = f" within {self._variables.get(axis, '?')}"
             case Spans(spans):
-                text = " or".join(map(self._span, spans))
+                text = " or".join(between(span, self._variables, self._spaces) for span in spans)
             case Segment(axis, count):
                 text = f" segment {self._variables.get(axis, '?')} of {count}"
             case _:
                 assert_never(node.range)
         text = text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
         return f"{word}({self._spaces[node.axis.space]}{text})"
-
-    def _span(self, span: Span) -> str:
-        """Prints a span as ` from n-3 to n+0`: the elements beside element n of a loop around."""
-        words = (("from", end) for end in span.ends[0]), (("to", end) for end in span.ends[1])
-        return "".join(f" {word} {self._linear(end)}" for word, end in chain(*words))
-
-    def _linear(self, of: Linear) -> str:
-        """Prints `2*n+3+N`: indices by the names of loops, sizes by those of spaces."""
-
-        def named(term: Axis | Quotient) -> str:
-            if isinstance(term, Quotient):
-                return f"({self._linear(term.of).removesuffix('+0')})//{term.by}"
-            return self._variables.get(term, "?")
-
-        terms = [(named(term), factor) for term, factor in of.terms]
-        if not of.sizes and not terms:
-            return str(of.constant)
-        text = "".join(f"{'-' if f < 0 else '+'}{'' if abs(f) == 1 else f'{abs(f)}*'}{t}" for t, f in terms)
-        sizes = "".join(f"{f:+d}*{self._spaces[space]}" for space, f in of.sizes)
-        return f"{text.removeprefix('+')}{of.constant:+d}{sizes}"
 
     def _stacked(
         self, node: Map, frame: ShownGraph, inner: ShownGraph
