@@ -11,7 +11,7 @@ from torch import nn
 import weft
 from testkit.api.judged import judged
 from testkit.walk import share
-from weft.block.ranges import Band
+from weft.block.ranges import Spans
 from weft.block.walk import maps
 
 # Batch, heads of queries, heads of keys, queries, keys, head size: the ratio of heads 4, 1 and 8, one head of keys, one batch.
@@ -76,7 +76,7 @@ def test_the_kernel_reads_the_keys_themselves_and_skips_what_the_mask_excludes()
     q, k, v = tensors((2, 8, 2, 65, 65, 40), torch.float32)
     (kernel,) = weft.optimize(expanded(4), (q, k, v)).kernels
     assert kernel.cost.unique_bytes == 4 * (2 * q.numel() + k.numel() + v.numel())
-    assert any(isinstance(loop.range, Band) for loop in maps(kernel.block_program.graph))
+    assert any(isinstance(loop.range, Spans) for loop in maps(kernel.block_program.graph))
 
 
 class Layer(nn.Module):

@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import weft
+from testkit.masks.limited import between, ends
 from weft.api.program import Program
-from weft.block.ranges import Band, Part
+from weft.block.ranges import Part, Spans
 from weft.block.walk import maps
 
 NOTHING = float("-inf")
@@ -84,10 +85,10 @@ def tensors(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> tupl
     return tuple(torch.randn(2, 3, n, 16).to(dtype) for n in (rows, columns, columns))
 
 
-def bands(program: Program) -> list[list[Band]]:
-    """The bands of each kernel."""
+def narrowed(program: Program) -> list[list[Spans]]:
+    """The ranges of each kernel whose idle blocks are left out."""
     return [
-        [m.range for m in maps(kernel.block_program.graph) if isinstance(m.range, Band)] for kernel in program.kernels
+        [m.range for m in maps(kernel.block_program.graph) if isinstance(m.range, Spans)] for kernel in program.kernels
     ]
 
 
@@ -107,11 +108,11 @@ def test_a_causal_mask_is_a_loop_up_to_the_diagonal(f, dtype):
         found = right(program, f, tensors(rows, columns, dtype))
         assert found.ok, found
     assert program.fallbacks == ()
-    graphs = bands(program)
+    graphs = narrowed(program)
     assert len(graphs) == len(program.plans)
     for found in graphs:
         assert [b.part for b in found] == [Part.full, Part.edge]
-        assert all(b.low is None and b.high is not None for b in found)
+        assert all(span.ends[0] == () for b in found for span in b.spans)
 
 
 def test_a_window_is_a_loop_between_two_diagonals():
@@ -119,9 +120,9 @@ def test_a_window_is_a_loop_between_two_diagonals():
     for rows, columns in ((300, 300), *SHAPES):
         assert right(program, window, tensors(rows, columns)).ok
     assert program.fallbacks == ()
-    found = bands(program)[0]
-    assert [b.part for b in found] == [Part.before, Part.full, Part.edge]
-    assert {(b.low.constant, b.high.constant) for b in found if b.low and b.high} == {(-4, 0)}
+    found = narrowed(program)[0]
+    assert [b.part for b in found] == [Part.full, Part.edge]
+    assert {tuple(map(tuple, ends(b))) for b in found} == {(between(-4, 0),)}
 
 
 def test_keys_that_the_mask_excludes_may_hold_anything():
@@ -150,24 +151,89 @@ def test_logits_of_ten_thousand_and_a_first_block_with_one_key():
     assert right(program, by_where, given).ok
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("nothing", [-1e4, -1e9, torch.finfo(torch.float32).min])
-@pytest.mark.parametrize("added", [False, True])
-def test_finite_stand_ins_for_nothing_are_kernels_that_skip_nothing(nothing, added):
-    """exp(-1e9) is 0 in numbers alone: over the reals, and to the check, every key counts."""
+def with_stand_in(nothing: float, keeps, *, added: bool = False, first=lambda s: s) -> Callable[..., torch.Tensor]:
+    """Attention to the keys that `keeps` keeps, the others masked by a number; `first` changes the scores before."""
 
-    def causal(q, k, v):
-        s = scores(q, k)
-        i, j = indices(s)
-        masked = s + (1.0 - (j <= i).float()) * nothing if added else s.masked_fill(j > i, nothing)
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        s = first(scores(q, k), *more)
+        mask = keeps(*indices(s))
+        masked = s + (1.0 - mask.float()) * nothing if added else s.masked_fill(~mask, nothing)
         return torch.softmax(masked, -1) @ v
 
-    given = tuple(torch.randn(2, 70, 16) for _ in range(3))
-    program = weft.optimize(causal, given)
+    return f
+
+
+def excludes(program: Program) -> bool:
+    """Tells whether a number that stands for -inf became that."""
+    return any(step.rule == "stand_ins_as_nothing" for step in program.trace)
+
+
+KEEPING = {
+    "before": lambda i, j: j <= i,
+    "a window": lambda i, j: (j <= i) & (i - j < 9),
+    "a window and the first": lambda i, j: ((i - j).abs() < 5) | (j < 2),
+    "the first": lambda i, j: j < 3,
+    "a block": lambda i, j: i // 8 == j // 8,
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("keeps", KEEPING)
+@pytest.mark.parametrize("nothing", [-1e9, -65504.0, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("added", [False, True])
+def test_numbers_that_stand_for_nothing_are_skipped_where_a_row_has_another(nothing, added, keeps):
+    """There are as many queries as keys, of one tensor."""
+    attend = with_stand_in(nothing, KEEPING[keeps], added=added)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return attend(x, x, x)
+
+    program = weft.optimize(f, (torch.randn(2, 300, 16),))
     assert not program.fallbacks
-    assert bands(program) == [[]]
-    exact = causal(*(t.double() for t in given))
-    assert weft.judge(program(*given), causal(*given), exact).ok
+    assert excludes(program)
+    assert narrowed(program)[-1] or keeps == "the first"  # that is a matter of price
+    for n in (300, 33):
+        for scale in (1.0, 5.0):
+            assert right(program, f, (torch.randn(2, n, 16) * scale,)).ok
+
+
+REFUSED = {
+    "rows may be empty": (-1e9, lambda i, j: j < i, lambda s: s),
+    "rows may be empty beyond the last key": (-1e9, lambda i, j: (i - j >= 2) & (i - j < 9), lambda s: s),
+    "scores may be as low": (-1e4, KEEPING["before"], lambda s: s),
+    "another mask may leave nothing": (-1e9, KEEPING["before"], lambda s, bias: s + bias),
+    "another choice may leave nothing": (-1e9, KEEPING["before"], lambda s, bias: torch.where(bias < 0, -1e9, s)),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_numbers_that_may_not_vanish_are_kept(why):
+    """Padding of a whole row leaves eager the mean of all values, so it does here."""
+    nothing, keeps, first = REFUSED[why]
+    f = with_stand_in(nothing, keeps, first=first)
+    given = [t[0] for t in tensors(70, 70)]
+    if "another" in why:
+        given.append(torch.zeros(70))
+        given[-1][:9] = -1e9
+    program = weft.optimize(f, tuple(given))
+    assert not program.fallbacks
+    assert not excludes(program)
+    assert narrowed(program) == [[]]
+    assert right(program, f, tuple(given)).ok
+
+
+def test_numbers_that_something_else_reads_are_kept():
+    def f(q, k, v):
+        s = scores(q, k)
+        i, j = indices(s)
+        masked = s.masked_fill(j > i, -1e9)
+        return torch.softmax(masked, -1) @ v, masked.min(-1).values
+
+    given = tensors(40, 40)
+    program = weft.optimize(f, given)
+    assert not excludes(program)
+    for found, wanted in zip(program(*given), f(*given), strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 KEPT = {

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from testkit.block import programs
+from testkit.masks.limited import band
 from weft.block import operator_types
 from weft.block.check import body_types, check, infer
 from weft.block.copies import loop_names
+from weft.block.linear import Linear
 from weft.block.lower import lower
 from weft.block.places import Place
 from weft.block.program import (
@@ -41,8 +43,9 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
+from weft.block.ranges import All, Part, Segment, Spans, Within
 from weft.block.scope import Scope
+from weft.block.spans import Span
 from weft.block.subscripts import Subscript
 from weft.block.transfers import with_transfers
 from weft.errors import InvalidProgramError
@@ -263,7 +266,7 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("items have axes of maps around them", "r",
      nest((Pointwise("r", Arg(0), ("a",), (M, K), F32),), {"a": (M, N)})),
     ("a list is stacked over all blocks of its axis", "n", at(BOTH, "n", lambda m: replace(
-        m, axis=Axis("n2", M.space), range=Band(M, None, Diagonal()), inputs=tuple(
+        m, axis=Axis("n2", M.space), range=band(M, high=0), inputs=tuple(
             replace(f, access=Broadcast()) for f in m.inputs), body=replace(
                 m.body, nodes=(Index("r", M),))))),
     ("a state's graph gives every component", "k",
@@ -271,12 +274,12 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("a component keeps its axes", "k",
      state(lambda s: replace(s, components=(replace(s.components[0], dims=()),)))),
     ("a range refers to a map around it", "k", edit("k", range=Within(N))),
-    ("a range refers to a map around it", "k", edit("k", range=Band(N, None, Diagonal()))),
+    ("a range refers to a map around it", "k", edit("k", range=band(N, high=0))),
     ("a range refers to a map over the same space", "k", edit("k", range=Within(M))),
     ("a segment is numbered by a map around it", "k", edit("k", range=Segment(GROUPS, 4))),
     ("the segments' map has one iteration a segment", "k", edit("k", range=Segment(M, 4))),
-    ("what begins at 0 has nothing before it", "k", edit("k", range=Band(M, None, Diagonal(), Part.before))),
-    ("only a band has a part before", "k", edit("k", range=All(Part.before))),
+    ("a span has ends on both sides of which it is known what lies", "k", edit("k", range=Spans((Span((Linear.index(M),)),)))),
+    ("a span has ends on both sides of which it is known what lies", "k", edit("k", range=Spans(()))),
     ("items have axes of the memory that they lie in", "list", moved(Buffer, dims=(N,))),
     ("an item is stored, not a list", "list", moved(Store, value="x1")),
     ("items are loaded from memory and stored there", "r", moved(Store, memory="r")),

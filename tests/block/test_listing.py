@@ -22,6 +22,7 @@ from testkit.block.handmade import (
     swiglu,
 )
 from testkit.block.programs import ADD, F32
+from testkit.masks.limited import band
 from weft.block.check import check
 from weft.block.listing import listing
 from weft.block.lower import lower
@@ -50,7 +51,7 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import All, Band, Diagonal, Part, Segment, Within
+from weft.block.ranges import All, Part, Segment, Within
 from weft.block.text import expression, number
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid
@@ -301,7 +302,7 @@ def test_ranges():
     assert _ranged(All()) == "  forall k1 in range(K):"
     assert _ranged(Within(K)) == "  forall k1 in range(K within k):"
     assert _ranged(Within(K, Part.full)) == "  forall k1 in range(K within k, full):"
-    assert _ranged(Band(K, None, Diagonal(-1))) == "  forall k1 in range(K to k-1):"
+    assert _ranged(band(K, high=-1)) == "  forall k1 in range(K to k-1):"
     assert _ranged(Segment(K, 4)) == "  forall k1 in range(K segment k of 4):"
 
 

@@ -9,7 +9,7 @@ import torch
 
 from testkit.cascade.programs import captured, wrong
 from testkit.pipeline.candidates import candidates
-from weft.block.ranges import Band
+from weft.block.ranges import Spans
 from weft.block.walk import maps
 from weft.lab.workloads import cpu as workloads
 from weft.pipeline import ONE_LOOP, SNAPSHOTS
@@ -64,7 +64,7 @@ def test_the_algebra_and_the_pairs_give_one_program(function, dtype):
     states = [m.state for m in maps(derived[-1].graph) if m.state is not None and len(m.state.components) > 1]
     assert [len(s.components) for s in states] == [3]
     # Where a comparison of indices excludes keys, the loop runs only over the others.
-    bands = [m for m in maps(derived[-1].graph) if isinstance(m.range, Band)]
+    bands = [m for m in maps(derived[-1].graph) if isinstance(m.range, Spans)]
     assert len(bands) == (function is causal)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testkit.block import programs
+from testkit.masks.limited import band
 from weft.block.check import check
 from weft.block.copies import canonical
 from weft.block.interpret import interpret
@@ -33,7 +34,6 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import Band, Diagonal
 from weft.block.transfers import with_transfers
 from weft.block.walk import maps
 from weft.cost import on_chip_bytes
@@ -225,7 +225,7 @@ def causal(outer_tile: int, inner_tile: int) -> BlockProgram:
     inner = sealed(
         Map("k", k, (Feed("x1", "x2", Iterate(own)),),
             Graph((), (Fill("whole", "x2", 0.0), Collapse("part", Monoid.sum, "whole", k)), ()),
-            (Final("total", "s"),), state, Band(m, None, Diagonal()), place=Place.loop, tile=inner_tile)
+            (Final("total", "s"),), state, band(m, high=0), place=Place.loop, tile=inner_tile)
     )  # fmt: skip
     outer = sealed(
         Map("m", m, (Feed("x", "x1", Broadcast()),), Graph((), (inner,), ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from testkit.masks.conditions import CONDITIONS, row_maxima, row_sums
-from testkit.masks.limited import bands, ends, fused
+from testkit.masks.limited import between, ends, fused, narrowed
 from weft.block.program import BlockProgram, Graph, Map, Pointwise, State
 from weft.block.walk import maps
 from weft.masks import limit
@@ -61,8 +61,8 @@ def test_a_maximum_that_begins_at_the_lowest_number_is_limited() -> None:
     """The lowest number is what is excluded: no state is below it."""
     maxima = beginning(fused(row_maxima(CONDITION, LOWEST)), LOWEST)
     assert idle(maxima)
-    (band,) = bands(limit(maxima))
-    assert ends(band) == (None, 0)
+    (spans,) = narrowed(limit(maxima))
+    assert ends(spans) == [between(None, 0)]
 
 
 def test_a_maximum_that_begins_below_what_is_excluded_is_not() -> None:
@@ -75,7 +75,7 @@ def test_a_maximum_that_begins_below_what_is_excluded_is_not() -> None:
 def test_what_need_not_stay_above_its_beginning_is_not() -> None:
     sums = beginning(fused(row_sums(CONDITION)), LOWEST, FALLING)
     assert not idle(sums)
-    assert bands(limit(sums)) == []
+    assert narrowed(limit(sums)) == []
     assert any(m.state is not None for m in maps(sums.graph))
 
 

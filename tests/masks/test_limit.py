@@ -1,4 +1,4 @@
-"""Loops run over the band that a comparison of indices leaves, and compute what they computed."""
+"""Loops run over the spans that comparisons of indices leave, and compute what they computed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from testkit.emit.comparing import compare, scheduled
 from testkit.masks.conditions import CONDITIONS, column_sums, row_maxima, row_sums, weighted
-from testkit.masks.limited import bands, ends, fused
+from testkit.masks.limited import between, ends, fused, narrowed
 from weft.block.check import check
 from weft.block.program import BlockProgram, Graph, Map
-from weft.block.ranges import Band, Diagonal, Part
+from weft.block.ranges import Part, Spans
+from weft.block.spans import Span
 from weft.block.walk import maps
 from weft.cost.traffic import traffic
 from weft.errors import ScheduleError
@@ -22,19 +23,19 @@ from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram
-from weft.tensor.scalar import Apply, Scalar
+from weft.tensor.scalar import Scalar
 from weft.verify import verify
 
 PROGRAMS = (row_sums, row_maxima, column_sums, weighted)
 EVERY = pytest.mark.parametrize("condition", CONDITIONS)
 
 
-def with_band(program: BlockProgram, change: Callable[[Band], Band]) -> BlockProgram:
-    """`program` with every band changed."""
+def with_spans(program: BlockProgram, change: Callable[[Spans], Spans]) -> BlockProgram:
+    """`program` with every range that is narrowed changed."""
 
     def changed(graph: Graph) -> Graph:
         nodes = (
-            replace(n, body=changed(n.body), range=change(n.range) if isinstance(n.range, Band) else n.range)
+            replace(n, body=changed(n.body), range=change(n.range) if isinstance(n.range, Spans) else n.range)
             if isinstance(n, Map)
             else n
             for n in graph.nodes
@@ -45,9 +46,9 @@ def with_band(program: BlockProgram, change: Callable[[Band], Band]) -> BlockPro
 
 
 def plainly(program: BlockProgram, tile: int, *, peel: bool = True) -> BlockProgram:
-    """`program` with every loop in steps of `tile`, bands peeled."""
+    """`program` with every loop in steps of `tile`, spans peeled."""
     loops = tuple(
-        (m.name, LoopSchedule((Level(LevelPlace.loop, 1 if m.unit else tile),), peel and isinstance(m.range, Band)))
+        (m.name, LoopSchedule((Level(LevelPlace.loop, 1 if m.unit else tile),), peel and isinstance(m.range, Spans)))
         for m in maps(program.graph)
     )
     return apply(program, Schedule(loops))
@@ -55,20 +56,20 @@ def plainly(program: BlockProgram, tile: int, *, peel: bool = True) -> BlockProg
 
 @EVERY
 @pytest.mark.parametrize("make", PROGRAMS)
-def test_the_loop_runs_over_the_band(make: Callable[[Scalar], TensorProgram], condition: str) -> None:
+def test_the_loop_runs_over_a_span(make: Callable[[Scalar], TensorProgram], condition: str) -> None:
     expr, (low, high) = CONDITIONS[condition]
     found = limit(fused(make(expr)))
     check(found)
-    (band,) = bands(found)
-    # Over the rows, the band lies on the other side of the diagonal.
-    wanted = (low, high) if make is not column_sums else tuple(None if e is None else -e for e in (high, low))
-    assert ends(band) == wanted
+    (spans,) = narrowed(found)
+    if make is column_sums:  # over the rows, it lies on the other side of the diagonal
+        low, high = (None if e is None else -e for e in (high, low))
+    assert ends(spans) == [between(low, high)]
 
 
 @pytest.mark.one_in(3)
 @EVERY
 @pytest.mark.parametrize("make", PROGRAMS)
-def test_any_schedule_of_a_band_computes_what_was_written(
+def test_any_schedule_of_a_span_computes_what_was_written(
     make: Callable[[Scalar], TensorProgram], condition: str
 ) -> None:
     program = make(CONDITIONS[condition][0])
@@ -91,24 +92,23 @@ def test_kernels_compute_what_the_interpreter_computes(make: Callable[[Scalar], 
 
 
 @EVERY
-def test_a_band_that_leaves_too_much_out_is_refuted(condition: str) -> None:
+def test_a_span_that_leaves_too_much_out_is_refuted(condition: str) -> None:
     program = row_sums(CONDITIONS[condition][0])
     limited = limit(fused(program))
-    (band,) = bands(limited)
-    for end, step in (("low", 1), ("high", -1)):
-        known: Diagonal | None = getattr(band, end)
-        if known is not None:
-            narrower = replace(band, **{end: Diagonal(known.constant + step)})
-            assert verify(program, plainly(with_band(limited, lambda _, b=narrower: b), 3)).equal is False
+    (spans,) = narrowed(limited)
+    (span,) = spans.spans
+    for place, each in enumerate(span.holds):
+        holds = (*span.holds[:place], each.more(-1), *span.holds[place + 1 :])
+        narrower = Spans((Span(holds),))
+        assert verify(program, plainly(with_spans(limited, lambda _, b=narrower: b), 3)).equal is False
 
 
 @pytest.mark.parametrize("condition", [c for c in CONDITIONS if c != "either of two"])
-def test_blocks_that_lie_in_the_band_have_no_mask(condition: str) -> None:
+def test_blocks_that_lie_in_a_span_have_no_mask(condition: str) -> None:
     applied = plainly(limit(fused(row_sums(CONDITIONS[condition][0]))), 3)
-    parts = {m.range.part: m for m in maps(applied.graph) if isinstance(m.range, Band)}
+    parts = {m.range.part: m for m in maps(applied.graph) if isinstance(m.range, Spans)}
     comparing = {part for part, node in parts.items() if "where" in str(node.body)}
-    low = CONDITIONS[condition][1][0]
-    assert comparing == ({Part.edge} if low is None else {Part.before, Part.edge})
+    assert comparing == {Part.edge}
     assert Part.full in parts
 
 
@@ -119,25 +119,13 @@ def test_half_the_work_of_a_square_is_left() -> None:
     assert 0.5 < half / all_ < 0.53
 
 
-@pytest.mark.parametrize(
-    "expr",
-    [
-        Apply("logical_not", (CONDITIONS["a window"][0],)),
-    ],
-    ids=["outside a window"],
-)
-def test_what_is_no_band_is_left_as_it_is(expr: Scalar) -> None:
-    program = fused(row_sums(expr))
-    assert limit(program) is program
-
-
 def test_a_sum_that_is_not_the_identity_is_left_as_it_is() -> None:
     """Beyond the diagonal, 1 is added for every element."""
     program = fused(row_sums(CONDITIONS["column <= row"][0], 1.0))
     assert limit(program) is program
 
 
-def test_a_band_is_not_split_into_segments() -> None:
+def test_a_span_is_not_split_into_segments() -> None:
     limited = limit(fused(row_sums(CONDITIONS["column <= row"][0])))
     loops = tuple(
         (m.name, LoopSchedule((*((Level(LevelPlace.split, 2),) if m.state else ()), Level(LevelPlace.loop, 2))))

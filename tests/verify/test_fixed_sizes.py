@@ -11,7 +11,8 @@ from testkit.block import programs
 from testkit.schedules import fused
 from testkit.verify.edges import everywhere, forget_edge
 from weft.block.program import BlockNode, BlockProgram, Map, Pointwise
-from weft.block.ranges import Band, Part
+from weft.block.ranges import Spans
+from weft.block.spans import Span
 from weft.block.walk import maps
 from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
@@ -109,17 +110,17 @@ def test_a_number_that_only_the_schedule_has_is_reached():
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(None, 9), (9, None), (9, 9), (1000, 9), (1000, 1000)])
-def test_bands_over_fixed_spaces(rows, columns):
-    """A band over a space of fixed size, or beside one, is checked like others."""
+def test_spans_over_fixed_spaces(rows, columns):
+    """A span over a space of fixed size, or beside one, is checked like others."""
     program = over_indices(window(5), rows, columns)
     right = scheduled(program, limited=True)
-    assert any(isinstance(m.range, Band) for m in maps(right.graph))
+    assert any(isinstance(m.range, Spans) for m in maps(right.graph))
     assert verify(program, right, trials=1).equal
 
     def narrower(node: BlockNode) -> BlockNode:
-        if isinstance(node, Map) and isinstance(node.range, Band) and node.range.low is not None:
-            low = replace(node.range.low, constant=node.range.low.constant + 1)
-            return replace(node, range=replace(node.range, low=low, part=Part.all))
+        if isinstance(node, Map) and isinstance(node.range, Spans):
+            (span,) = node.range.spans
+            return replace(node, range=Spans((Span(tuple(each.more(-1) for each in span.holds)),)))
         return node
 
     wrong = everywhere(right, narrower)

@@ -36,8 +36,9 @@ from weft.block.program import (
     Store,
     exports,
 )
-from weft.block.ranges import All, Band, First, Part, Remainder, Segment, Within
+from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
 from weft.block.scope import Scope, Types, demand, fail
+from weft.block.spans import OWN
 from weft.block.walk import maps, operands, results, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -266,7 +267,7 @@ def _stacked(node: Map, kind: BlockType) -> BlockType:
     """Type the list over the map's axis; but stacking the sub-blocks of a block's list gives the whole list, not a list
     of lists.
     """
-    demand(node.range.beside is None, node.name, "a list is stacked over all blocks of its axis", "")
+    demand(not node.range.beside, node.name, "a list is stacked over all blocks of its axis", "")
     if sub_blocks(node) & set(kind.lists):
         return replace(kind, pad=None)
     return BlockType((node.axis, *kind.lists), kind.dims, kind.dtype, None)
@@ -316,27 +317,24 @@ def _same(node: Map, graph: Graph, types: Types, kinds: Types) -> None:
 
 
 def _check_range(node: Map, scope: Scope) -> None:
-    outer = scope.maps.get(node.range.outer) if isinstance(node.range, Within | Band) else None
     match node.range:
         case All() | First() | Remainder():
             pass
-        case Band(axis, low, _, part):
-            demand(outer is not None, node.name, "a range refers to a map around it", axis)
-            demand(part is not Part.before or low is not None, node.name, "what begins at 0 has nothing before it", "")
+        case Spans(spans):
+            around = all(axis in scope.maps for axis in node.range.beside)
+            demand(around, node.name, "a range refers to a map around it", sorted(map(str, node.range.beside)))
+            ends = all(each.end(OWN) is not None for span in spans for each in span.holds)
+            demand(
+                bool(spans) and ends, node.name, "a span has ends on both sides of which it is known what lies", spans
+            )
         case Within(axis):
-            demand(outer is not None, node.name, "a range refers to a map around it", axis)
+            demand(axis in scope.maps, node.name, "a range refers to a map around it", axis)
             demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)
         case Segment(axis, count):
             demand(axis in scope.maps, node.name, "a segment is numbered by a map around it", axis)
             demand(axis.space.fixed == count, node.name, "the segments' map has one iteration a segment", count)
         case _:
             assert_never(node.range)
-    demand(
-        node.range.part is not Part.before or isinstance(node.range, Band),
-        node.name,
-        "only a band has a part before",
-        "",
-    )
     peeled = node.range.part is not Part.all
     demand(not peeled or node.state is not None, node.name, "only a loop with state is peeled", "")
 

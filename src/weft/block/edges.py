@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.block.ranges import AXES
+from weft.block.roles import AXES
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import ExactNumbers

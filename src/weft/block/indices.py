@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.block.ranges import AXES
-from weft.block.roles import MAKES, READS
+from weft.block.roles import AXES, MAKES, READS
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 

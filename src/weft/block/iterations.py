@@ -96,8 +96,10 @@ class Around:
         return prod(self.counts(self.runs))
 
 
-_Shape: TypeAlias = tuple[tuple[int, "tuple[_Shape, ...]"], ...]
-"""Of each iteration of a loop how many elements it has, and the shapes of the loops in it that depend on which it is."""
+_Shape: TypeAlias = tuple[tuple[int, int, "tuple[_Shape, ...]"], ...]
+"""Of each iteration of a loop which of the range's runs it is of, how many elements it has, and the shapes of the loops in it that
+depend on which it is.
+"""
 
 
 @dataclass
@@ -174,25 +176,30 @@ class LoopSteps:
         for inner in (n for graph in graphs(node) for n in graph.nodes if isinstance(n, Map)):
             if self._bounded_by(inner).isdisjoint(varying):
                 continue
-            shapes: list[tuple[int, tuple[_Shape, ...]]] = []
-            for step in self._one_by_one(inner, around):
-                within = self._shapes(inner, around.inside(inner.axis, step), varying | {inner.axis})
-                shapes.append((step.valid, within))
+            shapes: list[tuple[int, int, tuple[_Shape, ...]]] = []
+            for number, run in enumerate(self._by_runs(inner, around)):
+                for step in run:
+                    within = self._shapes(inner, around.inside(inner.axis, step), varying | {inner.axis})
+                    shapes.append((number, step.valid, within))
             found.append(tuple(shapes))
         return tuple(found)
 
     def _bounded_by(self, node: Map) -> frozenset[Axis]:
         """Return the axes of the loops on whose iterations those of `node` depend, or of loops in it."""
         if id(node) not in self._bounds:
-            tile = self._tile(node)
-            bounds = node.range.bounds(node.axis.space, tile)
-            found = axes_of(bounds.start) | axes_of(bounds.stop)
+            runs = node.range.runs(node.axis.space, self._tile(node))
+            found = frozenset[Axis]().union(
+                *(axes_of(each) for run in runs for each in (run.first, run.last, run.stop))
+            )
             for inner in (n for graph in graphs(node) for n in graph.nodes if isinstance(n, Map)):
                 found |= self._bounded_by(inner)
             self._bounds[id(node)] = found
         return self._bounds[id(node)]
 
-    def _tile(self, node: Map) -> int:
+    def _tile(self, node: Map) -> int | None:
+        """Return the elements of a block of `node`; None where it has all of them at once."""
+        if node.place is Place.whole:
+            return None
         space = node.axis.space
         size = space.size(self.sizes)
         blocks = size if node.axis in self.ranks else self.blocks.get(space.name, size)
@@ -200,17 +207,19 @@ class LoopSteps:
 
     def _one_by_one(self, node: Map, around: Around) -> list[LoopStep]:
         """Return the iterations of `node`, in order."""
-        space, tile = node.axis.space, self._tile(node)
-        bounds = node.range.bounds(space, None if node.place is Place.whole else tile)
-        stop = value(bounds.stop, self.sizes, around)
-        if node.place is Place.whole:
-            start = value(bounds.start, self.sizes, around)
-            count = _same(stop - start, node)
-            return [LoopStep(start, count, count)] if count > 0 else []
-        first, last = (value(each, self.sizes, around) for each in node.range.blocks(space, tile))
-        blocks = _same(-((first - last) // tile), node)
-        bases = [first + number * tile for number in range(blocks)]
-        return [LoopStep(base, min(tile, _same(stop - base, node, tile)), tile) for base in bases]
+        return [step for run in self._by_runs(node, around) for step in run]
+
+    def _by_runs(self, node: Map, around: Around) -> Iterator[list[LoopStep]]:
+        """Yield the iterations of each run of the range of `node`, in order."""
+        tile = self._tile(node)
+        for run in node.range.runs(node.axis.space, tile):
+            first, last, stop = (value(each, self.sizes, around) for each in (run.first, run.last, run.stop))
+            if tile is None:
+                count = _same(stop - first, node)
+                yield [LoopStep(first, count, count)] if count > 0 else []
+                continue
+            bases = [first + number * tile for number in range(_same(-((first - last) // tile), node))]
+            yield [LoopStep(base, min(tile, _same(stop - base, node, tile)), tile) for base in bases]
 
 
 def _same(numbers: ElementNumbers, node: Map, most: int | None = None) -> int:

@@ -41,10 +41,11 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import All, Band, Diagonal, First, Part, Remainder, Segment, Within
+from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
 from weft.block.shown import ShownBuffer, ShownGraph, ShownItem, ShownList, ShownValue
 from weft.block.table1 import operator
 from weft.block.text import (
+    between,
     expression,
     extent_names,
     input_names,
@@ -307,25 +308,14 @@ class _Printer:
                 word = "rest"
             case Within(axis):
                 text = f" within {self._variables.get(axis, '?')}"
-            case Band(axis, low, high):
-                text = self._band(self._variables.get(axis, "?"), low, high)
+            case Spans(spans):
+                text = " or".join(between(span, self._variables, self._spaces) for span in spans)
             case Segment(axis, count):
                 text = f" segment {self._variables.get(axis, '?')} of {count}"
             case _:
                 assert_never(node.range)
         text = text if node.range.part is Part.all else f"{text}, {node.range.part.value}"
         return f"{word}({self._spaces[node.axis.space]}{text})"
-
-    def _band(self, outer: str, low: Diagonal | None, high: Diagonal | None) -> str:
-        """Prints a band as `from n-3 to n+0`: the elements beside element n of `outer`."""
-
-        def end(word: str, diagonal: Diagonal | None) -> str:
-            if diagonal is None:
-                return ""
-            sizes = "".join(f"{times:+d}*{self._spaces[space]}" for space, times in diagonal.sizes)
-            return f" {word} {outer}{diagonal.constant:+d}{sizes}"
-
-        return end("from", low) + end("to", high)
 
     def _stacked(
         self, node: Map, frame: ShownGraph, inner: ShownGraph

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from weft.block.edges import BlockType, Broadcast, Grouped, Iterate, Typed
 from weft.block.indices import Bounded, Index
 from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
-from weft.block.ranges import AXES, EVERY_BLOCK, Part, Range
-from weft.block.roles import COPIES, MAKES, OVERWRITES, READS, SHARES
+from weft.block.ranges import EVERY_BLOCK, Part, Range
+from weft.block.roles import AXES, COPIES, MAKES, OVERWRITES, READS, SHARES
 from weft.block.size import Elements, Size
 from weft.block.subscripts import Subscript
 from weft.errors import Location

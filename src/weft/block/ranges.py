@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
+from functools import lru_cache, reduce
 from typing import TypeAlias
 
+from weft.block.order import larger, smaller
+from weft.block.roles import AXES
 from weft.block.size import (
     Begin,
-    Compound,
     Elements,
     Most,
-    Op,
     Size,
     Valid,
-    at_least,
     at_most,
     blocks_of,
     minus,
@@ -28,20 +27,17 @@ from weft.block.size import (
     times,
     whole_blocks,
 )
+from weft.block.spans import Run, Span, between, disjoint, whole
 from weft.tensor.axes import Axis, Space
-
-AXES = MappingProxyType({"role": "axes"})
-"""Marks fields that are axes (`weft.block.program`)."""
 
 
 class Part(Enum):
     """Which iterations of a range: every one, those with a whole block, or the one with less than a block, if any.
 
-    Of a band: those with a whole block that lies in it for every element of the outer block; the blocks before and after these.
+    Of spans: those with a whole block that lies in one for every element of the blocks around; what these leave.
     """
 
     all = "all"
-    before = "before"
     full = "full"
     edge = "edge"
 
@@ -71,9 +67,14 @@ class _Range:
         return None
 
     @property
-    def beside(self) -> Axis | None:
-        """The map around beside whose current block it lies: what is idle elsewhere is left out."""
-        return None
+    def beside(self) -> frozenset[Axis]:
+        """The maps around beside whose current blocks it lies: what is idle elsewhere is left out."""
+        return frozenset()
+
+    @property
+    def narrowed(self) -> bool:
+        """True where elements of the space are left out since they have nothing to do; blocks of others may need no masks."""
+        return False
 
     @property
     def follows(self) -> Axis | None:
@@ -95,22 +96,19 @@ class _Range:
         """True where each of its blocks begins at a multiple of the block's size."""
         return True
 
-    @property
-    def left(self) -> Part:
-        """Which of the blocks between its bounds it has, where these do not say it all."""
-        return self.part
-
-    def blocks(self, space: Space, tile: int) -> tuple[Size, Size]:
-        """Return where its first block of `tile` elements begins, and the element before which all blocks begin."""
+    def runs(self, space: Space, tile: int | None) -> tuple[Run, ...]:
+        """Return its blocks of `tile` elements (None: all at once), as one run or several, in ascending order."""
         bounds = self.bounds(space, tile)
-        whole = whole_blocks(minus(bounds.stop, bounds.start), tile)
-        match self.left:
+        if tile is None:
+            return (Run(bounds.start, bounds.stop, bounds.stop),)
+        edge = plus(bounds.start, whole_blocks(minus(bounds.stop, bounds.start), tile))
+        match self.part:
             case Part.full:
-                return bounds.start, plus(bounds.start, whole)
+                return (Run(bounds.start, edge, bounds.stop),)
             case Part.edge:
-                return plus(bounds.start, whole), bounds.stop
-            case Part.all | Part.before:
-                return bounds.start, bounds.stop
+                return (Run(edge, bounds.stop, bounds.stop),)
+            case Part.all:
+                return (Run(bounds.start, bounds.stop, bounds.stop),)
 
     def bounds(self, space: Space, tile: int | None) -> Bounds:
         """Return the elements it goes over, of `space`, by blocks of `tile`; None: all at once."""
@@ -172,42 +170,24 @@ class Segment(_Range):
 
 
 @dataclass(frozen=True, slots=True)
-class Diagonal:
-    """A distance between two elements that is the same everywhere: `constant`, and so many times the size of each space."""
+class Spans(_Range):
+    """The elements that lie in one of several spans (causal loops, windows, blocks on the diagonal, and unions of these).
 
-    constant: int = 0
-    sizes: tuple[tuple[Space, int], ...] = ()
-
-    def beside(self, element: Size, more: int = 0) -> Size:
-        """Return the element so far, and `more`, from `element`."""
-        sizes = tuple(Compound(Op.times, (count, Elements(space))) for space, count in self.sizes)
-        constant = self.constant + more
-        return plus(element, *sizes, *((constant,) if constant else ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Band(_Range):
-    """The elements j with `low` <= j - i <= `high` for an i of the current block of `outer` (causal loops, windows).
-
-    Attributes:
-        outer: a map's axis around this one; the two may run over different spaces.
-        low, high: the diagonals between which the band lies, both in it; None where it has no end on that side.
+    What lies in several of them is gone over once. Spans may lie beside blocks of maps over any space.
     """
 
-    outer: Axis = field(metadata=AXES)
-    low: Diagonal | None = None
-    high: Diagonal | None = None
+    spans: tuple[Span, ...] = field(metadata=AXES)
     part: Part = Part.all
 
     @property
-    def beside(self) -> Axis:
-        """Return beside whose block it lies."""
-        return self.outer
+    def beside(self) -> frozenset[Axis]:
+        """Return beside whose blocks the spans lie."""
+        return frozenset[Axis]().union(*(span.beside for span in self.spans))
 
     @property
-    def left(self) -> Part:
-        """All that lie in the bounds, or the whole ones."""
-        return Part.full if self.part is Part.full else Part.all
+    def narrowed(self) -> bool:
+        """It is what this range is for."""
+        return True
 
     @property
     def aligned(self) -> bool:
@@ -215,32 +195,29 @@ class Band(_Range):
         return False
 
     def bounds(self, space: Space, tile: int | None) -> Bounds:
-        """Return the elements of this part of the band.
+        """Return the elements from the first of the spans to the last."""
+        del tile
+        hulls = [span.hull(space) for span in self.spans]
+        start, stop = reduce(smaller, (h[0] for h in hulls)), reduce(larger, (h[1] for h in hulls))
+        return Bounds(start, stop, Elements(space))
 
-        What lies in the band for every element of the outer block, if anything, is what the full part goes over, in whole blocks.
+    def runs(self, space: Space, tile: int | None) -> tuple[Run, ...]:
+        """Return the runs of blocks of this part: of whole blocks that lie in a span for every element of the blocks around, or
+        of what these leave.
         """
-        size, low, high = Elements(space), self.low, self.high
-        base, end = Begin(self.outer), plus(Begin(self.outer), Valid(self.outer))
-        start: Size = 0 if low is None else at_most(size, at_least(0, low.beside(base)))
-        stop: Size = size
-        if high is not None:
-            stop = at_most(size, high.beside(end))
-            if low is not None or high.constant < 0 or high.sizes:
-                stop = at_least(start, stop)
-        first = start if low is None else at_most(stop, at_least(start, low.beside(end, -1)))
-        last = stop if high is None else at_most(stop, high.beside(base, 1))
-        if low is not None or (high is not None and (high.constant < -1 or high.sizes)):
-            last = at_least(first, last)
-        match self.part:
-            case Part.all:
-                return Bounds(start, stop, size)
-            case Part.before:
-                return Bounds(start, first, size)
-            case Part.full:
-                return Bounds(first, last, size)
-            case Part.edge:
-                whole = whole_blocks(minus(last, first), size if tile is None else tile)
-                return Bounds(plus(first, whole), stop, size)
+        return _runs(self, space, tile)
+
+
+@lru_cache(maxsize=1 << 10)
+def _runs(of: Spans, space: Space, tile: int | None) -> tuple[Run, ...]:
+    if tile is None:
+        bounds = of.bounds(space, tile)
+        return (Run(bounds.start, bounds.stop, bounds.stop),)
+    found = disjoint((span.hull(space) for span in of.spans), space)
+    if of.part is not Part.all:
+        inside = [whole(piece, tile) for piece in disjoint((s.inside(space) for s in of.spans if s.decided), space)]
+        found = inside if of.part is Part.full else between(found, inside, space)
+    return tuple(Run(start, stop, stop) for start, stop in found) or (Run(0, 0, 0),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +245,11 @@ class Remainder(_Range):
     part: Part = Part.all
 
     @property
+    def narrowed(self) -> bool:
+        """True where elements of the space are left out since they have nothing to do; blocks of others may need no masks."""
+        return False
+
+    @property
     def follows(self) -> Axis:
         """Return what it goes on after."""
         return self.after
@@ -277,6 +259,6 @@ class Remainder(_Range):
         return Bounds(Elements(space) if tile is None else tile, Elements(space), Elements(space))
 
 
-Range: TypeAlias = All | Within | Segment | Band | First | Remainder
+Range: TypeAlias = All | Within | Segment | Spans | First | Remainder
 
 EVERY_BLOCK = All()

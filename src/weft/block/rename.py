@@ -8,6 +8,7 @@ from functools import cache
 from operator import is_
 from typing import Any, TypeVar, cast
 
+from weft.block.linear import Linear, Quotient
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -19,6 +20,7 @@ from weft.block.program import (
     Stacked,
     State,
 )
+from weft.block.spans import Span
 from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import fields_of, results
 from weft.tensor.axes import Axis
@@ -129,7 +131,7 @@ def _axes_among(value: object) -> Iterator[Axis]:
         case tuple():
             for each in cast("tuple[object, ...]", value):
                 yield from _axes_among(each)
-        case Subscript() | Digit():
+        case Subscript() | Digit() | Span() | Linear() | Quotient():
             yield from _held(value)
         case _:
             pass
@@ -165,7 +167,7 @@ def _changed(thing: T, of: Callable[[type], tuple[str, ...]], new: Mapping[Any, 
     return replace(cast("Any", thing), **changes) if changes else thing
 
 
-_PARTS = (Subscript, Digit)
+_PARTS = (Subscript, Digit, Span, Linear, Quotient)
 
 
 def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft.block.ranges import AXES
+from weft.block.roles import AXES
 from weft.tensor.axes import Axis
 
 

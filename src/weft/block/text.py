@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from weft.tensor.axes import Space
+from weft.block.linear import IndexTerm, Linear, Quotient
+from weft.block.spans import Span
+from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Number, Scalar, exactly_equal
 
 # The sign of an operation, and how tightly it binds. Only a left operand may bind as loosely as
@@ -108,3 +110,32 @@ def variable(space: str, taken: set[str]) -> str:
         count += 1
         name = f"{stem}_{count}" if re.fullmatch(r"t\d*", stem) else f"{stem}{count}"
     return name
+
+
+def between(span: Span, variables: Mapping[Axis, str], spaces: Mapping[Space, str]) -> str:
+    """Prints a span as ` from n-3 to n+0`: the elements beside element n of a loop around.
+
+    Args:
+        span: the span.
+        variables: the names of loops, by axis.
+        spaces: the names of sizes.
+    """
+    lows, highs = span.ends
+    words = [*(("from", end) for end in lows), *(("to", end) for end in highs)]
+    return "".join(f" {word} {_linear(end, variables, spaces)}" for word, end in words)
+
+
+def _linear(of: Linear, variables: Mapping[Axis, str], spaces: Mapping[Space, str]) -> str:
+    """Prints `2*n+3+N`: indices by the names of loops, sizes by those of spaces."""
+
+    def named(term: IndexTerm) -> str:
+        if isinstance(term, Quotient):
+            return f"({_linear(term.of, variables, spaces).removesuffix('+0')})//{term.by}"
+        return variables.get(term, "?")
+
+    terms = [(named(term), factor) for term, factor in of.terms]
+    if not of.sizes and not terms:
+        return str(of.constant)
+    text = "".join(f"{'-' if f < 0 else '+'}{'' if abs(f) == 1 else f'{abs(f)}*'}{t}" for t, f in terms)
+    sizes = "".join(f"{f:+d}*{spaces[space]}" for space, f in of.sizes)
+    return f"{text.removeprefix('+')}{of.constant:+d}{sizes}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -272,3 +273,18 @@ def _worked_out(op: str, args: tuple[Scalar, ...]) -> Scalar:
     if op in ("exp", "decay") and is_zero(args[0]):
         return ONE
     return _WORKED_OUT[op](*args) if op in _WORKED_OUT else Apply(op, args)
+
+
+def above_least(of: Scalar) -> bool:
+    """Tells whether `of` is never -inf, since another number is selected where it would be."""
+    match of:
+        case Apply("where", (condition, Lit(value), other)) if value > -math.inf:
+            least = Lit(-math.inf)
+            infinite = (
+                apply("eq", apply("abs", other), Lit(math.inf)),
+                apply("isinf", other),
+                apply("eq", other, least),
+            )
+            return condition in infinite
+        case _:
+            return False

@@ -12,6 +12,7 @@ from weft.block.rename import fresh
 from weft.block.walk import operands
 from weft.cascade.algebra import (
     ZERO,
+    above_least,
     difference,
     is_one,
     negative,
@@ -287,7 +288,7 @@ class _Folding:
         """Sums exponentials whose shift is not their maximum: where one is infinite the sum may be so too, not NaN.
 
         Relative to the running exponent such an element is inf - inf; the sum of exp(g - h) is what the greatest gives. And
-        what the least does where h is -inf: infinite, or NaN if that is -inf too.
+        what the least does where h is -inf, if it can be: infinite, or NaN if that is -inf too.
 
         Raises:
             NotSeparableError: there are other factors, whose signs decide which infinity it is.
@@ -298,6 +299,8 @@ class _Folding:
         z = self._component(Exponent(shift.data))
         greatest = self.args.arg(self.after.point("top", self._factor(shift), self.args))
         found = apply("where", apply("eq", z, Lit(math.inf)), greatest, self._plain(value))
+        if above_least(shift.result):
+            return _Scaled(found)
         below = self._plain(self._value(shift.result))
         least = apply("exp", difference(self._component(Combined(shift.data, Monoid.min)), below))
         return _Scaled(apply("where", apply("eq", below, Lit(-math.inf)), least, found))

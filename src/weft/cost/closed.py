@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.block.linear import Linear
 from weft.block.places import Place
 from weft.block.program import Buffer, Graph, Load, Map, Store
-from weft.block.ranges import All, Band, Diagonal, Part, Within
+from weft.block.ranges import All, Part, Spans, Within
+from weft.block.spans import Span
 from weft.block.subscripts import Subscript
 from weft.block.walk import graphs, maps
 from weft.cost.load_places import moving
@@ -162,7 +164,14 @@ class LoopAround:
                 whole = size_of(node.axis.space)
             case Within(outer, Part.all | Part.full):
                 whole = next(loop.block for loop in around if loop.node.axis == outer)
-            case Band(outer, None, Diagonal(sizes=()), part) if outer.space == node.axis.space:
+            case Spans(
+                (
+                    Span(
+                        ends=((), (Linear(((Axis() as outer, 1),), ()),)),
+                    ),
+                ),
+                part,
+            ) if outer.space == node.axis.space:
                 # Up to the diagonal: of all blocks of the outer loop, half of the axis on average, and half of the block on it.
                 beside = next(loop.block for loop in around if loop.node.axis == outer)
                 size = size_of(outer.space)
@@ -175,7 +184,7 @@ class LoopAround:
 
 def empty(node: Map) -> bool:
     """Tell whether `node` goes over what whole blocks leave: nothing, where blocks divide the axis."""
-    return node.range.part is (Part.before if node.range.beside is not None else Part.edge)
+    return node.range.part is Part.edge and not node.range.narrowed
 
 
 def standing(node: Load, around: Sequence[LoopAround]) -> int:

@@ -186,8 +186,7 @@ def numbered_axes(graph: Graph) -> Numbered:
     for node in reversed(nodes):  # inner maps speak of outer ones
         around = node.range
         exact = node.axis in found
-        outer = around.through if exact else around.beside
-        if outer is not None:
+        for outer in around.beside if around.through is None or not exact else (around.through,):
             found[outer] = None
         if around.segment is not None:
             index, before = around.segment[0], found.get(around.segment[0], ())
@@ -337,21 +336,20 @@ def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: Numbere
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
     space = node.axis.space
     tile = node.tile
-    bounds = node.range.bounds(space, tile)
-    first, stop = value(bounds.start, sizes, scope), value(bounds.stop, sizes, scope)
-    if tile is None:
-        tile = max(1, stop - first)
-    else:
-        first, last = (value(each, sizes, scope) for each in node.range.blocks(space, tile))
-        stop = min(stop, first - (first - last) // tile * tile)
-    full, rest = divmod(max(0, stop - first), tile)
-    alike = [(full, first)] if full else []
-    if node.axis in numbered:
-        alike = _alike_segments(node.axis, numbered[node.axis], [first + i * tile for i in range(full)], scope, sizes)
-    found = [(count, CurrentBlock(base, tile)) for count, base in alike]
-    if rest:
-        found.append((1, CurrentBlock(first + full * tile, rest)))
-    return found or [(0, CurrentBlock(first, 0))]
+    found: list[tuple[int, CurrentBlock]] = []
+    for run in node.range.runs(space, tile):
+        first, last, stop = (value(each, sizes, scope) for each in (run.first, run.last, run.stop))
+        block = max(1, stop - first) if tile is None else tile
+        stop = min(stop, first - (first - last) // block * block)
+        full, rest = divmod(max(0, stop - first), block)
+        alike = [(full, first)] if full else []
+        if node.axis in numbered:
+            begins = [first + i * block for i in range(full)]
+            alike = _alike_segments(node.axis, numbered[node.axis], begins, scope, sizes)
+        found += [(count, CurrentBlock(base, block)) for count, base in alike]
+        if rest:
+            found.append((1, CurrentBlock(first + full * block, rest)))
+    return found or [(0, CurrentBlock(0, 0))]
 
 
 def _alike_segments(

@@ -29,7 +29,11 @@ def size_names(program: BlockProgram, kernel: KernelNodes) -> tuple[str, ...]:
         if isinstance(node, Map):
             spaces.setdefault(node.axis.space)
             limits = node.range.bounds(node.axis.space, node.tile)
-            spaces.update(dict.fromkeys((*spaces_of(limits.start), *spaces_of(limits.stop))))
+            ends = [limits.start, limits.stop]
+            ends += [
+                end for run in node.range.runs(node.axis.space, node.tile) for end in (run.first, run.last, run.stop)
+            ]
+            spaces.update(dict.fromkeys(space for end in ends for space in spaces_of(end)))
         elif isinstance(node, Bounded | Extent):
             spaces.setdefault(node.space)
     return tuple(s.name for s in spaces if s.fixed is None)

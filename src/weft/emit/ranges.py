@@ -40,16 +40,29 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
-    """The iterations of a loop: blocks begin at `first`, and by whole blocks after it, before `last`; they end at `stop` at most.
-
-    `most` is the most elements that a block has, in sizes and numbers alone.
-    """
+class RunText:
+    """Blocks that begin at `first`, and by whole blocks after it, before `last`; they end at `stop` at most."""
 
     first: str
     last: str
     stop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """The iterations of a loop: runs of blocks, one after the other.
+
+    `most` is the most elements that a block has, in sizes and numbers alone.
+    """
+
+    runs: tuple[RunText, ...]
     most: str
+
+    @property
+    def only(self) -> RunText:
+        """The run of a loop that has one."""
+        (run,) = self.runs
+        return run
 
 
 def bounds(frame: KernelFrame[Any], node: Map, scope: Scope) -> Bounds:
@@ -60,26 +73,30 @@ def bounds(frame: KernelFrame[Any], node: Map, scope: Scope) -> Bounds:
 
 def iterations(frame: KernelFrame[Any], node: Map, scope: Scope) -> Iterations:
     """Spell the iterations of `node`, given the blocks of the loops around it: what is more than a word has a name."""
-    tile, named = node.tile, dict[Size, str]()
-    found = node.range.bounds(node.axis.space, tile)
+    named = dict[Size, str]()
 
     def name(size: Size, what: str) -> str:
         text = _spelled(frame, size, scope, named)
         return named.setdefault(size, text if is_word(text) else frame.hold(text, f"{node.axis.name}_{what}"))
 
-    name(found.start, "begin")
-    stop = name(found.stop, "end")
+    runs = list[RunText]()
     most = _spelled(frame, node.most, scope, {})
-    first, last = (found.start, found.stop) if tile is None else node.range.blocks(node.axis.space, tile)
-    return Iterations(_spelled(frame, first, scope, named), name(last, "last"), stop, most)
+    limits = node.range.bounds(node.axis.space, node.tile)
+    for size, what in () if node.range.narrowed else ((limits.start, "begin"), (limits.stop, "end")):
+        name(size, what)
+    for run in node.range.runs(node.axis.space, node.tile):
+        first = name(run.first, "begin") if node.range.narrowed else _spelled(frame, run.first, scope, named)
+        stop = name(run.stop, "end")
+        runs.append(RunText(first, name(run.last, "last"), stop))
+    return Iterations(tuple(runs), most)
 
 
-def block_at(frame: KernelFrame[Any], node: Map, found: Iterations, base: str, block: str) -> BlockText:
-    """Describe the block of `node` that begins at `base`, `block` elements before the next one."""
+def block_at(frame: KernelFrame[Any], node: Map, most: str, stop: str, base: str, block: str) -> BlockText:
+    """Describe the block of `node` that begins at `base`, `block` elements before the next one; elements end at `stop`."""
     if node.tile == 1 or node.full:
-        return BlockText(base, found.most, found.most)
-    valid = frame.spelling.at_most(block, minus(found.stop, base))
-    return BlockText(base, frame.hold(valid, f"{base}_len"), found.most)
+        return BlockText(base, most, most)
+    valid = frame.spelling.at_most(block, minus(stop, base))
+    return BlockText(base, frame.hold(valid, f"{base}_len"), most)
 
 
 def grid_blocks(
@@ -146,10 +163,9 @@ def describe(node: Map) -> str:
     size = "all of it at once" if node.tile is None else f"blocks of {node.tile}" if node.tile != 1 else "one by one"
     part = {
         Part.all: "",
-        Part.before: ", those before the full ones",
         Part.full: ", the full ones",
         Part.edge: ", what the full ones left",
     }
-    beside = node.range.beside
-    band = "" if beside is None else f", in a band beside {beside}"
-    return f"{node.name} over {node.axis.space.name}: {size}{band}{part[node.range.part]}"
+    names = " and ".join(sorted(map(str, node.range.beside)))
+    beside = "" if not names else f", beside {names}"
+    return f"{node.name} over {node.axis.space.name}: {size}{beside}{part[node.range.part]}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 import numpy as np
 
-from weft.block.ranges import Diagonal
-from weft.tensor.axes import Axis, Space
+from weft.block.linear import Linear
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.optable import row
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
@@ -20,48 +20,6 @@ class KnownNumber:
     """The same number in every element."""
 
     value: float | int | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """An integer: so many times each index, plus so many times each size, plus a constant. No zero factors, sorted by name."""
-
-    indices: tuple[tuple[Axis, int], ...] = ()
-    sizes: tuple[tuple[Space, int], ...] = ()
-    constant: int = 0
-
-    @staticmethod
-    def index(axis: Axis) -> Linear:
-        """Returns the element number along `axis`."""
-        return Linear(((axis, 1),))
-
-    def plus(self, other: Linear, times: int = 1) -> Linear:
-        """Adds `other`, so many times."""
-        indices, sizes = dict(self.indices), dict(self.sizes)
-        for axis, factor in other.indices:
-            indices[axis] = indices.get(axis, 0) + times * factor
-        for space, factor in other.sizes:
-            sizes[space] = sizes.get(space, 0) + times * factor
-        return Linear(
-            tuple(sorted(((a, f) for a, f in indices.items() if f), key=lambda p: p[0].name)),
-            tuple(sorted(((s, f) for s, f in sizes.items() if f), key=lambda p: p[0].name)),
-            self.constant + times * other.constant,
-        )
-
-    def negated(self) -> Linear:
-        """Returns the number that is at least 0 exactly where this is less: -1 - this."""
-        return Linear(constant=-1).plus(self, -1)
-
-    def along(self, old: Axis, new: Axis) -> Linear:
-        """Renames index `old` to `new`."""
-        if old not in dict(self.indices):
-            return self
-        return replace(self, indices=tuple((new if a == old else a, f) for a, f in self.indices))
-
-    @property
-    def diagonal(self) -> Diagonal:
-        """All but the indices."""
-        return Diagonal(self.constant, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +50,13 @@ class Facts:
 
     def decide(self, linear: Linear) -> bool | None:
         """Tells whether `linear` is at least 0; None where that is not the same everywhere."""
-        if not linear.indices and not linear.sizes:
-            return linear.constant >= 0
+        if linear.number is not None:
+            return linear.number >= 0
         for fact in self.hold:
-            more, sum_ = linear.plus(fact, -1), linear.plus(fact)
-            if not more.indices and not more.sizes and more.constant >= 0:
+            more, sum_ = linear.plus(fact, -1).number, linear.plus(fact).number
+            if more is not None and more >= 0:
                 return True
-            if not sum_.indices and not sum_.sizes and sum_.constant < 0:
+            if sum_ is not None and sum_ < 0:
                 return False
         self.asked[linear] = None
         return None
@@ -154,9 +112,13 @@ def _applied(op: str, values: list[KnownValue], facts: Facts) -> KnownValue:
             return first if first == second and isinstance(first, KnownNumber) else None
         case (("lt" | "le" | "gt" | "ge"), [left, right]):
             return _compared(op, left, right, facts)
+        case (("eq" | "ne"), [left, right]) if _linear(left) is not None and _linear(right) is not None:
+            return _equal(op, [_compared(each, left, right, facts) for each in ("ge", "le")])
         case "abs", [Linear() as linear]:
             return Distance(linear)
-        case (("add" | "sub" | "mul"), [left, right]) if _linear(left) is not None and _linear(right) is not None:
+        case (("add" | "sub" | "mul" | "floor_divide"), [left, right]) if (
+            _linear(left) is not None and _linear(right) is not None
+        ):
             return _sum(op, left, right)
         case _:
             pass
@@ -190,6 +152,13 @@ def _compared(op: str, left: KnownValue, right: KnownValue, facts: Facts) -> Kno
             return None if decided is None else KnownNumber(decided)
 
 
+def _equal(op: str, ends: Sequence[KnownValue]) -> KnownValue:
+    """Says whether two numbers are equal ("eq") or not, given whether one is at least the other and at most it."""
+    if KnownNumber(value=False) in ends:
+        return KnownNumber(op == "ne")
+    return None if None in ends else KnownNumber(op == "eq")
+
+
 def _linear(value: KnownValue) -> Linear | None:
     """Reads `value` as an integer; masks and fractions are none."""
     match value:
@@ -204,19 +173,22 @@ def _linear(value: KnownValue) -> Linear | None:
 
 
 def _sum(op: str, left: KnownValue, right: KnownValue) -> KnownValue:
-    """Computes the sum, difference or product of two integers."""
+    """Computes the sum, difference, product or quotient of two integers."""
     a, b = _linear(left), _linear(right)
     assert a is not None
     assert b is not None
-    if op == "mul":
-        if a.indices or a.sizes:
-            a, b = b, a
-        return None if a.indices or a.sizes else _plain(Linear().plus(b, a.constant))
-    return _plain(a.plus(b, 1 if op == "add" else -1))
+    match op:
+        case "mul":
+            by, of = (a, b) if b.number is None else (b, a)
+            return None if by.number is None else _plain(of.times(by.number))
+        case "floor_divide":
+            return None if b.number is None or b.number <= 0 else _plain(a.over(b.number))
+        case _:
+            return _plain(a.plus(b, 1 if op == "add" else -1))
 
 
 def _plain(linear: Linear) -> KnownValue:
-    return linear if linear.indices or linear.sizes else KnownNumber(linear.constant)
+    return linear if linear.number is None else KnownNumber(linear.number)
 
 
 def _computed(op: str, numbers: list[float | int | bool]) -> KnownValue:

@@ -1,33 +1,33 @@
-"""Loops over a band: iterations that a comparison of indices makes idle are left out."""
+"""Loops over spans: iterations that comparisons of indices make idle are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
+from weft.block.linear import Linear
 from weft.block.program import BlockProgram, Broadcast, Final, Graph, Index, Map, sealed
-from weft.block.ranges import All, Band, Diagonal
+from weft.block.ranges import All, Spans
 from weft.block.scope import Scope, Types
+from weft.block.spans import OWN, Span
 from weft.block.walk import every
-from weft.masks.known import Facts, KnownValues, Linear
-from weft.masks.values import unchanged, values_inside, values_of
-from weft.tensor.axes import Axis
+from weft.masks.conditions import Conditions
+from weft.masks.known import Facts, KnownValues
+from weft.masks.values import values_inside, values_of
 from weft.tensor.passes import block_pass
-
-_FARTHEST = 512
-"""Elements off the diagonal that a band may lie: the check of what was left out runs at sizes that reach it."""
 
 
 @block_pass()
 def limit(program: BlockProgram) -> BlockProgram:
-    """Limits each loop of `program` that carries a state to the band where its iterations change that state.
+    """Limits each loop of `program` that carries a state to the spans where its iterations change that state.
 
         forall i: for j in range(N): s += f(where(j <= i, x, -inf))          where f(-inf) adds nothing, becomes
         forall i: for j in range(N to i+0): s += f(where(j <= i, x, -inf))
 
-    Where a comparison of the loop's index with that of a map around it decides that an iteration contributes the identity to
-    each component of the state, the iteration is not done. An excluded operand's NaN does not come through (`of_expression`).
+    Where comparisons of the loop's index with numbers and with indices of maps around it decide that an iteration contributes the
+    identity to each component of the state, the iteration is not done. An excluded operand's NaN does not come through
+    (`of_expression`).
 
     Args:
         program: fused, without places; before it is made safe, whose running maxima would hide the identities.
@@ -56,44 +56,23 @@ def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
         return node
     if not all(isinstance(o, Final) for o in node.outputs):
         return node  # a list has all its blocks
-    low: dict[Axis, Diagonal] = {}
-    high: dict[Axis, Diagonal] = {}
-    for outer, kept in _conditions(node, known, scope):
-        if dict(kept.indices)[node.axis] > 0:
-            begin = Diagonal(-kept.constant, tuple((space, -times) for space, times in kept.sizes))
-            low[outer] = _tighter(low.get(outer), begin, 1)
-        else:
-            high[outer] = _tighter(high.get(outer), kept.diagonal, -1)
+    spans = Conditions(node, known, scope).spans()
     if not _blocks_begin_anywhere(node, types):
-        low = {}
-    outer = next((a for a in (*high, *low)), None)
-    return node if outer is None else replace(node, range=Band(outer, low.get(outer), high.get(outer)))
+        spans = _from_the_beginning(spans)
+    return node if not spans else replace(node, range=Spans(tuple(spans)))
 
 
-def _conditions(node: Map, known: KnownValues, scope: Scope) -> Iterator[tuple[Axis, Linear]]:
-    """Yields what is at least 0 wherever `node` changes its state: j - i + c or i - j + c, with i the index of a map around it."""
-    facts = Facts()
-    unchanged(node, known, facts)
-    for asked in facts.asked:
-        factors = dict(asked.indices)
-        own = factors.pop(node.axis, 0)
-        outer = next(iter(factors), None)
-        if abs(asked.constant) > _FARTHEST:
-            continue
-        if outer is None or len(factors) != 1 or outer not in scope.maps or {own, factors[outer]} != {1, -1}:
-            continue
-        for idle in (asked, asked.negated()):
-            if unchanged(node, known, Facts((idle,))):
-                yield outer, idle.negated()
+def _from_the_beginning(spans: Sequence[Span]) -> list[Span]:
+    """Widen a single span so that it begins with the loop; several cannot."""
+    if len(spans) != 1:
+        return []
+    holds = tuple(each for each in spans[0].holds if not _begins(each))
+    return [Span(holds)] if holds else []
 
 
-def _tighter(known: Diagonal | None, end: Diagonal, side: int) -> Diagonal:
-    """Chooses the end of a band (its beginning, `side` 1, or its end, -1) that leaves less of it, if that is the same
-    for all sizes.
-    """
-    if known is None or known.sizes != end.sizes:
-        return known or end
-    return max(known, end, key=lambda d: side * d.constant)
+def _begins(condition: Linear) -> bool:
+    end = condition.end(OWN)
+    return end is not None and end[0]
 
 
 def _blocks_begin_anywhere(node: Map, types: Types) -> bool:

@@ -1,4 +1,4 @@
-"""The body of a loop over blocks that lie wholly in a band: without the comparisons that the band decides."""
+"""The body of a loop over blocks that lie wholly in a span: without the comparisons that the span decides."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
-from weft.block.ranges import Band
-from weft.block.walk import needed, pruned
-from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Linear, of_expression
+from weft.block.spans import OWN, Span
+from weft.block.walk import needed, pruned, sub_blocks
+from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, of_expression
 from weft.masks.values import values_inside, values_of
-from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, arguments, rewritten, substitute
 
 Known = KnownValues
@@ -22,32 +21,22 @@ def known_values(graph: Graph, given: Known) -> Known:
     return values_of(graph, given, Facts())
 
 
-def unmasked(node: Map, known: Known) -> Map:
-    """Rewrites `node`, a loop over a band, for the blocks that lie wholly in the band.
+def unmasked(node: Map, span: Span, known: Known) -> Map:
+    """Rewrites `node`, a loop over spans, for the blocks that lie wholly in one of them.
 
         where(j <= i, x, -inf)        becomes        x
 
     Args:
         node: in a graph of whose values `known` is known.
+        span: the one in which they lie.
         known: as `known_values` gives it.
     """
-    band = node.range
-    assert isinstance(band, Band)
-    facts = Facts(tuple(_holding(band, node.axis)))
+    # The blocks of loops that go through a block lie where it does.
+    own = (node.axis, *sub_blocks(node))
+    facts = Facts(tuple(each.along(OWN, axis) for axis in own for each in span.holds))
     given = values_inside(node, known)
     graph = _simplified(replace(node.body, outputs=exports(node)), given, facts)
     return pruned(replace(node, body=graph))
-
-
-def _holding(band: Band, axis: Axis) -> list[Linear]:
-    """Lists what is at least 0 for all elements of the two blocks."""
-    found: list[Linear] = []
-    across = Linear.index(axis).plus(Linear.index(band.outer), -1)
-    if band.low is not None:
-        found.append(across.plus(Linear((), band.low.sizes, band.low.constant), -1))
-    if band.high is not None:
-        found.append(Linear((), band.high.sizes, band.high.constant).plus(across, -1))
-    return found
 
 
 def _simplified(graph: Graph, given: Known, facts: Facts) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from weft.block.linear import Linear
 from weft.block.program import (
     BlockNode,
     Broadcast,
@@ -22,7 +23,7 @@ from weft.block.program import (
     State,
 )
 from weft.block.walk import results
-from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Linear, Start, of_expression, renamed
+from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Start, of_expression, renamed
 from weft.tensor.scalar import Apply, Arg
 
 

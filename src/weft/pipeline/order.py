@@ -25,7 +25,7 @@ from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import exponentials_as_pairs
 from weft.fuse.swap_scale_dot import swap_scale_dot
 from weft.fuse.swap_shift_dot import swap_shift_dot
-from weft.masks import limit
+from weft.masks import limit, stand_ins_as_nothing
 from weft.pipeline.families import Family
 from weft.pipeline.lowering import chains_to_loops, chains_to_rounding_loops, to_blocks
 from weft.pipeline.shifts import cancel_shifts
@@ -52,6 +52,9 @@ docs/extending.md says what each of the others wants before and after it."""
 
 GRAPH: Passes = (*LAWS, laws.multiply_in_fp8, laws.narrow_exact_factors, laws.as_in_eager)
 """Of a captured graph, before it is cut into regions."""
+
+IN_NUMBERS: Passes = (stand_ins_as_nothing,)
+"""Of a graph after `GRAPH`: what holds of floats alone, so that no check over a field is made across it."""
 
 REGION: Passes = (laws.centre_at_an_element, laws.views_as_inputs, laws.numbered)
 """Of each region, which `laws.part` takes from the graph."""
@@ -118,7 +121,7 @@ FAMILIES = (WRITTEN, SNAPSHOTS, ONE_LOOP, ROUNDING_LOOP)
 PASSES: Mapping[str, Pass[..., Any]] = {
     each.name: each
     for each in chain(
-        *(GRAPH, (laws.part,), REGION),
+        *(GRAPH, IN_NUMBERS, (laws.part,), REGION),
         *(passes for f in (*FAMILIES, DERIVED) for passes in (f.before, f.rules, f.extend, f.instead, f.after)),
     )
 }

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from weft.block.places import Place
 from weft.block.program import BlockProgram, Bounded, Graph, Index, Literal, Load, Map, Pointwise, Rank
-from weft.block.ranges import Band, Part, Remainder, Segment, Within
+from weft.block.ranges import Part, Remainder, Segment, Spans, Within
 from weft.block.rename import rename_program_axes
 from weft.block.walk import every, maps, spaces
 from weft.tensor.axes import Axis, Space
@@ -25,7 +25,7 @@ _SEGMENTS = 3
 # So many elements has a dimension that indices say where to read in: some between the first and the last.
 _INDEXED = 7
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
-_BLOCKS_TO_A_BAND, _BLOCKS_TO_A_NUMBER = 8, 24
+_BLOCKS_TO_A_SPAN, _BLOCKS_TO_A_NUMBER = 8, 24
 
 
 def small_tiles(
@@ -47,13 +47,13 @@ def small_tiles(
     for node in maps(applied.graph):
         if node.tile is not None and not node.unit:
             wanted.setdefault(node.axis.space.name, set()).add(node.tile)
-    far, reach = _band_reach(applied), reach or {}
+    far, reach = _span_reach(applied), reach or {}
 
     inside = _inside(applied)
     limited = {space.name for space in spaces(applied) if space.fixed is not None} | (most or {}).keys()
 
     def tiles_of(name: str, tiles: set[int]) -> dict[int, int]:
-        times = 1 + max(far.get(name, 0) // _BLOCKS_TO_A_BAND, reach.get(name, 0) // _BLOCKS_TO_A_NUMBER)
+        times = 1 + max(far.get(name, 0) // _BLOCKS_TO_A_SPAN, reach.get(name, 0) // _BLOCKS_TO_A_NUMBER)
         small = {tile: its if tile == 1 else its * times for tile, its in _small(tiles, inside).items()}
         # Where no size is larger than the program's own, a larger block would leave a loop fewer of them than it runs with.
         return {tile: min(tile, its) for tile, its in small.items()} if name in limited else small
@@ -141,19 +141,19 @@ def _tile(node: Map) -> int:
     return _LEAST if node.tile is None else node.tile
 
 
-def _band_reach(applied: BlockProgram) -> dict[str, int]:
-    """Measures how far bands lie from the diagonal, by name of the spaces that they run over and beside."""
+def _span_reach(applied: BlockProgram) -> dict[str, int]:
+    """Measures how far the ends of spans lie from what says where they are, by name of the spaces that they are of and beside."""
     far: dict[str, int] = {}
     for node in maps(applied.graph):
-        if isinstance(node.range, Band):
-            ends = [abs(d.constant) for d in (node.range.low, node.range.high) if d is not None]
-            for axis in (node.axis, node.range.outer):
-                far[axis.space.name] = max([far.get(axis.space.name, 0), *ends])
+        if isinstance(node.range, Spans):
+            reach = max(each.reach for span in node.range.spans for each in span.holds)
+            for axis in (node.axis, *node.range.beside):
+                far[axis.space.name] = max(far.get(axis.space.name, 0), reach)
     return far
 
 
-def band_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], ...]:
-    """Choose sizes at which bands have whole blocks between their edges: of the space each runs over and of the one beside it.
+def span_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], ...]:
+    """Choose sizes at which spans have whole blocks between their ends: of the space each is of and of those beside it.
 
     Args:
         applied: scheduled, with places.
@@ -163,17 +163,19 @@ def band_sizes(applied: BlockProgram, blocks: int) -> tuple[Mapping[str, int], .
     found: list[Mapping[str, int]] = []
     for node in maps(applied.graph):
         match node.range:
-            case Band(outer, low, high, Part.all | Part.full):
-                far = sum(abs(d.constant) for d in (low, high) if d is not None)
-                size = blocks * _tile(node) + tiles.get(outer, _LEAST) + 1 + far
-                found.append({node.axis.space.name: size, outer.space.name: size})
+            case Spans(spans, Part.all | Part.full):
+                beside = node.range.beside
+                far = max(sum(each.reach for each in span.holds) for span in spans)
+                rows = max((tiles.get(axis, _LEAST) for axis in beside), default=_LEAST)
+                size = blocks * _tile(node) + rows + 1 + far
+                found.append({axis.space.name: size for axis in (node.axis, *sorted(beside, key=str))})
             case _:
                 pass
     return tuple({tuple(each.items()): each for each in found}.values())
 
 
 def iterations(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Counts the iterations of all maps of `graph` at these sizes, by name of the space; of bands as if they were whole."""
+    """Counts the iterations of all maps of `graph` at these sizes, by name of the space; of spans as if they went over all."""
     found = 0
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -185,7 +187,7 @@ def iterations(graph: Graph, sizes: Mapping[str, int]) -> int:
 def of_blocks(applied: BlockProgram, blocks: int) -> dict[str, int]:
     """Counts the elements of each space, by name, that give its loops so many blocks, where these run one after the other.
 
-    Loops in another one's block have as many as that has, at any size. A band is as long as what it lies beside.
+    Loops in another one's block have as many as that has, at any size. A span is as long as what it lies beside.
     """
     found: dict[str, int] = {}
     for node in maps(applied.graph):
@@ -197,8 +199,8 @@ def of_blocks(applied: BlockProgram, blocks: int) -> dict[str, int]:
             count = max(blocks * (segments - 1), (blocks - 1) * segments) + 1
         elif isinstance(node.range, Remainder):
             count += 1
-        elif isinstance(node.range, Band):
-            spaces_of.append(node.range.outer.space.name)
+        elif isinstance(node.range, Spans):
+            spaces_of += (axis.space.name for axis in node.range.beside)
         for name in spaces_of:
             found[name] = max(found.get(name, 0), count * _tile(node))
     return found
@@ -212,7 +214,7 @@ def edge_sizes(
     A space's sizes follow from the tiles of all loops over it. One more than the tiles of loops in each other's blocks add up to,
     or a little more, leaves each loop a rest at each level; with segments there are two blocks for each but the last, which has one
     short block; and several after a first block on its own, and where each shows what came before it. Where indices say where
-    to read, there are several elements. Beside a band there are as many more as it lies off the diagonal, and blocks beyond;
+    to read, there are several elements. Beside spans there are as many more as their ends lie away, and blocks beyond;
     where sizes say how far that is, no two are alike.
 
     Args:
@@ -242,15 +244,15 @@ def edge_sizes(
         exact[name] = (count // widest + 2) * widest
     for name in _looked_up(applied.graph, {n: kind.lists for n, kind in applied.inputs}) & rests.keys():
         rests[name], exact[name] = max(rests[name], _INDEXED), max(exact[name], _INDEXED - 2)
-    bands = {name: distance for name, distance in _band_reach(applied).items() if name in rests}
-    far = bands | {name: max(index, bands.get(name, 0)) for name, index in (reach or {}).items() if name in rests}
+    beside = {name: distance for name, distance in _span_reach(applied).items() if name in rests}
+    far = beside | {name: max(index, beside.get(name, 0)) for name, index in (reach or {}).items() if name in rests}
     for name in far:
         rests[name] += far[name] + exact[name]
-    ranges = [m.range for m in maps(applied.graph) if isinstance(m.range, Band)]
-    if any(d is not None and d.sizes for band in ranges for d in (band.low, band.high)):
-        for place, name in enumerate(bands):
+    ranges = [m.range for m in maps(applied.graph) if isinstance(m.range, Spans)]
+    if any(each.sizes for spans in ranges for span in spans.spans for each in span.holds):
+        for place, name in enumerate(beside):
             rests[name] += 2 * place
-            exact[name] += 3 * (len(bands) - place)
+            exact[name] += 3 * (len(beside) - place)
     return tuple(
         {name: min(size, (most or {}).get(name, size)) for name, size in chosen.items()}
         for chosen in (rests, dict.fromkeys(tiles, 1), exact)

@@ -25,6 +25,7 @@ from testkit.emit import special
 from testkit.emit.comparing import PROGRAMS, inputs_for
 from testkit.emit.harness import dims_of
 from testkit.emit.triton_programs import load
+from testkit.masks.limited import band
 from testkit.schedules import fused, random_schedule
 from testkit.walk import WALK_ALL
 from weft.block.copies import canonical
@@ -46,7 +47,6 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import Band, Diagonal
 from weft.block.walk import maps
 from weft.emit.triton import GRANULARITY, prelude
 from weft.errors import ScheduleError, UnsupportedError
@@ -206,7 +206,7 @@ def triangle() -> BlockProgram:
     state = State.of_monoid(Monoid.sum, "r", (handmade.M,), F32, "s")
     sums = (Collapse("r", Monoid.sum, "x", columns),)
     inner = handmade.loop(columns, {"x": given["x"][1:]}, sums, (Final("o", "s"),), state)
-    inner = replace(inner, range=Band(handmade.M, None, Diagonal()))
+    inner = replace(inner, range=band(handmade.M, high=0))
     outer = handmade.loop(handmade.M, given, (inner,), (Stacked("out", "o"),))
     return handmade.program(outer, over=(handmade.M,), given=given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
 
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
@@ -38,6 +39,69 @@ CONDITIONS: Mapping[str, tuple[Scalar, tuple[int | None, int | None]]] = {
     ),
 }
 """By name: the condition under which an element counts, and between which diagonals it holds (column minus row)."""
+
+
+def _both(*conditions: Scalar) -> Scalar:
+    return reduce(lambda a, b: apply("logical_and", a, b), conditions)
+
+
+def _either(*conditions: Scalar) -> Scalar:
+    return reduce(lambda a, b: apply("logical_or", a, b), conditions)
+
+
+def _in_blocks(of: Scalar, size: int) -> Scalar:
+    return apply("floor_divide", of, Lit(size))
+
+
+_APART = minus(ROW, COLUMN)
+_NEAR = apply("lt", apply("abs", _APART), Lit(3))
+_EVERY_THIRD = minus(_APART, apply("mul", _in_blocks(_APART, 3), Lit(3)))
+_CAUSAL = apply("le", COLUMN, ROW)
+
+SPANS: Mapping[str, tuple[Scalar, list[tuple[tuple[str, ...], tuple[str, ...]]]]] = {
+    "the first columns": (apply("lt", COLUMN, Lit(3)), [((), ("2",))]),
+    "a window and the first columns": (
+        _either(_NEAR, apply("lt", COLUMN, Lit(2))),
+        [((), ("1",)), (("i-2",), ("i+2",))],
+    ),
+    "a window and the first columns, not above the diagonal": (
+        _both(_CAUSAL, _either(apply("lt", _APART, Lit(3)), apply("lt", COLUMN, Lit(2)))),
+        [((), ("i", "1")), (("i-2",), ("i",))],
+    ),
+    "a window and an island": (
+        _either(_NEAR, _both(apply("ge", COLUMN, Lit(5)), apply("lt", COLUMN, Lit(8)))),
+        [(("5",), ("7",)), (("i-2",), ("i+2",))],
+    ),
+    "far from the diagonal": (
+        _both(apply("ge", _APART, Lit(9)), apply("lt", _APART, Lit(12))),
+        [(("i-11",), ("i-9",))],
+    ),
+    "outside a window": (apply("logical_not", _NEAR), [((), ("i-3",)), (("i+3",), ())]),
+    "blocks on the diagonal": (
+        apply("eq", _in_blocks(ROW, 4), _in_blocks(COLUMN, 4)),
+        [(("4*(i)//4",), ("4*(i)//4+3",))],
+    ),
+    "blocks near the diagonal": (
+        _both(
+            apply("le", minus(_in_blocks(ROW, 2), _in_blocks(COLUMN, 2)), Lit(1)),
+            apply("ge", _in_blocks(ROW, 2), _in_blocks(COLUMN, 2)),
+        ),
+        [(("2*(i)//2-2",), ("2*(i)//2+1",))],
+    ),
+    "every third in a window": (
+        _both(apply("eq", _EVERY_THIRD, Lit(0)), apply("lt", _APART, Lit(7)), _CAUSAL),
+        [(("i-6",), ("i",))],
+    ),
+    "blocks of distances": (apply("eq", _in_blocks(_APART, 4), Lit(1)), [(("i-7",), ("i-4",))]),
+    "below another diagonal": (apply("ge", ROW, apply("mul", COLUMN, Lit(2))), [((), ("(i)//2",))]),
+    "above another diagonal": (apply("lt", ROW, apply("mul", COLUMN, Lit(2))), [(("(i+2)//2",), ())]),
+    "before a diagonal across": (apply("lt", apply("add", ROW, COLUMN), Lit(9)), [((), ("-i+8",))]),
+    "nothing": (_both(apply("lt", COLUMN, Lit(2)), apply("gt", COLUMN, Lit(4))), []),
+    "every third": (apply("eq", _EVERY_THIRD, Lit(0)), []),
+}
+"""By name: the condition under which an element counts, and the least and the greatest elements of the spans where it may hold, by
+the row i; no spans where it is not known to be idle anywhere, or everywhere.
+"""
 
 
 def chosen(condition: Scalar, otherwise: float) -> Scalar:

@@ -31,7 +31,7 @@ from weft.block.program import (
     Stage,
     State,
 )
-from weft.block.ranges import Band, First, Part
+from weft.block.ranges import First, Part, Spans
 from weft.block.walk import every, graphs, maps, operands, results
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, apply
@@ -72,8 +72,8 @@ def _of_ranges(mutant: Mutant) -> str | None:
         return "blocks of another size cover the same elements"
     if isinstance(spot.value, Part) and loop is not None and loop.tile == 1:
         return "blocks of one element are all whole"
-    if isinstance(owner, Band):
-        return "a loop that visits more of a band adds what the mask makes nothing of"
+    if isinstance(owner, Spans):
+        return "a loop that visits more than its spans adds what the mask makes nothing of"
     return None
 
 

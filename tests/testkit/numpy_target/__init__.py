@@ -254,10 +254,13 @@ class Body(KernelFrame[Writer]):
         self.out.comment(describe(node))
         base = self.names.make(node.axis.name)
         if node.place is b.Place.whole:
-            block = f"max({minus(found.stop, found.first)}, 1)"
-        self.out.line(f"for {base} in range({found.first}, {found.last}, {block}):")
+            block = f"max({minus(found.only.stop, found.only.first)}, 1)"
+        stop = self.names.make(f"{base}_stop")
+        runs = "".join(f"({run.first}, {run.last}, {run.stop}), " for run in found.runs)
+        steps = f"[(b, stop) for first, last, stop in ({runs}) for b in range(first, last, {block})]"
+        self.out.line(f"for {base}, {stop} in {steps}:")
         self.out.depth += 1
-        return block_at(self, node, found, base, block)
+        return block_at(self, node, found.most, stop, base, block)
 
 
 def _carried(text: str, dtype: DType, *, rounded: bool = False) -> str:

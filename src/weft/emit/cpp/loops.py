@@ -131,7 +131,7 @@ def _loop(body: Body, node: Map) -> None:
     once = [o.outer for o in node.outputs if isinstance(o, Once)]
     places = {name: _place(frame, name, body.types[name], scope) for name in once}
     found = iterations(frame, node, scope)
-    base = found.first if node.tile is None else frame.names.make(node.axis.name)
+    base = found.only.first if node.tile is None else frame.names.make(node.axis.name)
     carried = {} if node.state is None else _carried(body, node, node.state, found, base)
     with _iterations(frame, node, found, base) as step:
         iteration(body, node, {**scope, node.axis: step}, places, carried)
@@ -158,11 +158,36 @@ def _iterations(frame: Frame, node: Map, found: Iterations, base: str) -> Genera
     out, block = frame.out, str(node.tile)
     out.comment(describe(node))
     if node.tile is None:
-        with out.block(f"if ({found.first} < {found.stop})"):
-            yield BlockText(found.first, minus(found.stop, found.first), found.most)
+        run = found.only
+        with out.block(f"if ({run.first} < {run.stop})"):
+            yield BlockText(run.first, minus(run.stop, run.first), found.most)
         return
-    with out.block(f"for (i64 {base} = {found.first}; {base} < {found.last}; {base} += {block})"):
-        yield block_at(frame, node, found, base, block)
+    if len(found.runs) == 1:
+        run = found.only
+        with out.block(f"for (i64 {base} = {run.first}; {base} < {run.last}; {base} += {block})"):
+            yield block_at(frame, node, found.most, run.stop, base, block)
+        return
+    number, (firsts, lasts, stops) = frame.names.make(f"{base}_run"), _tables(frame, found, base)
+    with (
+        out.block(f"for (int {number} = 0; {number} < {len(found.runs)}; ++{number})"),
+        out.block(f"for (i64 {base} = {firsts}[{number}]; {base} < {lasts}[{number}]; {base} += {block})"),
+    ):
+        yield block_at(frame, node, found.most, f"{stops}[{number}]", base, block)
+
+
+def _tables(frame: Frame, found: Iterations, base: str) -> tuple[str, str, str]:
+    """Print where runs begin, where their last blocks do at most, and where they end: a table of each."""
+    names = dict[tuple[str, ...], str]()
+
+    def table(column: tuple[str, ...], what: str) -> str:
+        if column not in names:
+            names[column] = frame.names.make(f"{base}_{what}")
+            frame.out.line(f"const i64 {names[column]}[] = {{{', '.join(column)}}};")
+        return names[column]
+
+    runs = found.runs
+    firsts = table(tuple(r.first for r in runs), "begins")
+    return firsts, table(tuple(r.last for r in runs), "lasts"), table(tuple(r.stop for r in runs), "ends")
 
 
 # State.
@@ -182,10 +207,11 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
             found[component.name] = (places.variable(frame, component.name, dtype, component.init), "true")
             continue
         memory = frame.array(component.name, dtype, component.dims, body.scope)
-        if exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
-            with frame.out.block(f"if ({steps.last} <= {steps.first})"):
+        alone = steps.runs[0] if len(steps.runs) == 1 else None
+        if alone and exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
+            with frame.out.block(f"if ({alone.last} <= {alone.first})"):
                 places.fill(frame, body.scope, memory, component.init)
-            found[component.name] = (memory, "false" if node.tile is None else f"{base} > {steps.first}")
+            found[component.name] = (memory, "false" if node.tile is None else f"{base} > {alone.first}")
         else:
             places.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "true")

@@ -207,7 +207,7 @@ def _grid(frame: Frame, top: Body, chain: Sequence[Map], places: Mapping[str, Gl
 
 def _grows(node: Map) -> bool:
     """Tells whether later iterations of `node` have more to do: a loop in them goes from the beginning to beside their block."""
-    beside = (m.range.bounds(m.axis.space, m.tile) for m in maps(node.body) if m.range.beside == node.axis)
+    beside = (m.range.bounds(m.axis.space, m.tile) for m in maps(node.body) if node.axis in m.range.beside)
     return any(node.axis in begins_of(each.stop) and not begins_of(each.start) for each in beside)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from weft.block.check import body_types, infer
@@ -10,8 +10,8 @@ from weft.block.program import Collapse, Final, Graph, Load, Map, Pointwise, Pre
 from weft.block.scope import Types
 from weft.block.walk import operands, results
 from weft.emit.kinds import kind_of
-from weft.emit.ranges import BlockText, Iterations, Scope, block_at, describe, iterations
-from weft.emit.text import minus
+from weft.emit.ranges import BlockText, Iterations, RunText, Scope, block_at, describe, iterations
+from weft.emit.text import is_word, minus, plus, times
 from weft.emit.triton import prefixes, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
@@ -105,7 +105,8 @@ def _indexing(body: Body, node: Map, types: Types) -> Iterator[tuple[str, str]]:
 def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockText]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
     if node.runs_once:
-        step = BlockText(found.first, "1" if node.tile == 1 else minus(found.stop, found.first), found.most)
+        run = found.only
+        step = BlockText(run.first, "1" if node.tile == 1 else minus(run.stop, run.first), found.most)
         frame.enter(node, step)
         yield step
         return
@@ -114,11 +115,45 @@ def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockTe
     base = frame.names.make(node.axis.name)
     options = [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
     options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []
-    counted = call("tl.range" if options else "range", found.first, found.last, block, *options)
-    with frame.out.block(f"for {base} in {counted}"):
-        step = block_at(frame, node, found, base, block)
+    runs, first = found.runs, found.runs[0]
+    number, ends, counted = base, list[str](), (first.first, first.last, block)
+    if len(runs) > 1:
+        ends, number = _run_ends(frame, runs, base, block), frame.names.make(f"{base}_block")
+        counted = ("0", ends[-1], "1")
+    with frame.out.block(f"for {number} in {call('tl.range' if options else 'range', *counted, *options)}"):
+        stop = _of_run(frame, runs, ends, (number, base, block)) if ends else first.stop
+        step = block_at(frame, node, found.most, stop, base, block)
         frame.enter(node, step)
         yield step
+
+
+def _run_ends(frame: Frame, runs: Sequence[RunText], base: str, block: str) -> list[str]:
+    """Print after how many blocks each of the runs ends."""
+    ends = list[str]()
+    for run in runs:
+        count = frame.spelling.blocks_of(frame.spelling.at_least("0", minus(run.last, run.first)), block)
+        ends.append(frame.hold(plus(*ends[-1:], count), f"{base}_blocks"))
+    return ends
+
+
+def _of_run(frame: Frame, runs: Sequence[RunText], ends: Sequence[str], names: tuple[str, str, str]) -> str:
+    """Print where the block with a number begins, in whichever run it is; returned is where this run stops.
+
+    Args:
+        frame: of the kernel.
+        runs: the runs.
+        ends: after how many blocks each ends.
+        names: the block's number, what its beginning is called, and its elements.
+    """
+    number, base, block = names
+    froms = [minus(number, end) if end else number for end in ("", *ends[:-1])]
+    begins = [plus(run.first, times(of, block)) for run, of in zip(runs, froms, strict=True)]
+    text, stop = begins[-1], runs[-1].stop
+    for run, begin, end in reversed([*zip(runs, begins, ends, strict=True)][:-1]):
+        text = call("tl.where", f"{number} < {end}", begin, text)
+        stop = stop if stop == run.stop else call("tl.where", f"{number} < {end}", run.stop, stop)
+    frame.out.line(f"{base} = {text}")
+    return stop if is_word(stop) else frame.hold(stop, f"{base}_end")
 
 
 # State.

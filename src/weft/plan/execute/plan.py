@@ -155,7 +155,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     failed: dict[int, str] = {}
     cut: list[Region] = []
     try:
-        stages = known.stages(captured.program, program)
+        stages = known.stages(captured.program, made)
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         there = {n.name for n in program.inputs}

@@ -19,6 +19,7 @@ from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.region import CompiledRegion, build_region, start_region
+from weft.plan.execute.laws import AfterLaws
 from weft.plan.execute.selections import (
     Prepared,
     all_closely,
@@ -77,17 +78,18 @@ class Regions:
     _built: dict[Form, CompiledRegion] = field(default_factory=dict[Form, CompiledRegion])
 
     @phase("cuts")
-    def stages(self, written: TensorProgram, program: TensorProgram) -> tuple[Task, ...]:
-        """Returns the stages of `program`, which the laws made of `written`: as another process cut them, or cut now.
+    def stages(self, written: TensorProgram, made: AfterLaws) -> tuple[Task, ...]:
+        """Returns the stages of what the laws made of `written`: as another process cut them, or cut now.
 
         Raises:
             SchemeError: the scheme is for another program, or not possible.
             RefutedError: the laws changed what is computed.
             VerificationError: it could not be checked that they did not.
         """
+        program, lawful = made.program, made.lawful
         if self.scheme is not None:
             stages = cut_by(self.scheme, program)
-            refuted = laws_refuted(written, program)
+            refuted = laws_refuted(written, lawful)
             if refuted is not None:
                 raise refuted
             self.settled([stage for stage in stages if isinstance(stage, Region)])
@@ -103,7 +105,7 @@ class Regions:
             return found[0].stages
         toolchain(self.target).warm()
         with uncollected():
-            refuted = laws_refuted(written, program)
+            refuted = laws_refuted(written, lawful)
             if refuted is not None:
                 raise refuted
             stages = Cuts(program, self, writes=self.writes).stages()

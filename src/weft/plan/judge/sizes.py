@@ -13,7 +13,7 @@ from weft.tensor.program import Reindex, TensorProgram
 from weft.verify.cases import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
-from weft.verify.sizes import band_sizes, edge_sizes, of_blocks
+from weft.verify.sizes import edge_sizes, of_blocks, span_sizes
 
 Sizes = dict[str, int]
 
@@ -113,7 +113,7 @@ class _Choice:
         if stages > 1:  # iterations overlap only where there are more of them than stages
             blocks = {name: size + 1 for name, size in self._named(of_blocks(applied, stages + 1)).items()}
             self._reach(limit, own, blocks)
-        for one, two in zip(band_sizes(applied, 1), band_sizes(applied, 2), strict=True):
+        for one, two in zip(span_sizes(applied, 1), span_sizes(applied, 2), strict=True):
             sizes = [self._named(each) for each in (two, one)]
             self._add(
                 self.found.far, next(filter(None, (self._fit(limit, own | wanted, wanted) for wanted in sizes)), None)

@@ -28,8 +28,8 @@ _DEPTH = {DType.bfloat16: 512, DType.float16: 512}
 _OTHER_DEPTH = 256
 # Columns of a block matmul that another matmul contracts: both blocks stay in the second-level cache.
 _CHAINED = 512
-# Rows of a block beside a band.
-_BANDED = 128
+# Rows of a block beside spans.
+_BESIDE = 128
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
@@ -114,8 +114,8 @@ def choose(
         elif is_plain_reduction(node) and not multiplies(node):
             chain = _SUMMED_ROWS if node.axis in down else CHAIN
             levels = in_chains(levels, chain, chain * min(levels[0].size, _ROW), node.axis.space.size(sizes))
-        # Blocks that lie wholly in a band have no mask to compute.
-        peel = node.range.beside is not None and levels[-1].place is LevelPlace.loop
+        # Blocks that lie wholly in a span have no mask to compute.
+        peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in matmuls if not p.row_operand_dense)
     panels = frozenset(p.name for p in matmuls if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
@@ -382,9 +382,9 @@ def _tiles(
     most = _most_rows(extent, whole, chained, cache_bytes)
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
-    beside = {m.range.beside for m in maps(program.graph)}
-    for axis in rows:  # half of a block that the band's edge crosses is work for nothing
-        tiles[axis] = min(tiles[axis], _BANDED) if axis in beside else tiles[axis]
+    beside = {axis for m in maps(program.graph) for axis in m.range.beside}
+    for axis in rows:  # half of a block that a span's end crosses is work for nothing
+        tiles[axis] = min(tiles[axis], _BESIDE) if axis in beside else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         plain = 2 * _COLUMNS if wide else _COLUMNS

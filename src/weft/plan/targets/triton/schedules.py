@@ -279,7 +279,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             split, last = levels[:-1], levels[-1]
             share = math.ceil(length / split[0].size) if split else length
             levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
-        peel = node.range.beside is not None and levels[-1].place is LevelPlace.loop
+        peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
     return _merging(program, known, made, cut, sizes) if blocks.segments > 1 and cut else made
