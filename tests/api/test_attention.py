@@ -220,10 +220,10 @@ def test_a_bias_for_each_row_cancels_only_where_it_is_finite(dtype):
     def fn(q, k, v, bias):
         return torch.softmax(q @ k.mT * 0.125 + bias[:, None], -1) @ v
 
-    inputs = [torch.randn(2, 2, 128, 64, dtype=dtype) for _ in range(3)]
+    q, k, v = (torch.randn(2, 2, 128, 64, dtype=dtype) for _ in range(3))
     bias = torch.randn(128, dtype=dtype)
     with torch.no_grad():
-        program = weft.optimize(fn, (*inputs, bias))
+        program = weft.optimize(fn, (q, k, v, bias))
         assert not program.fallbacks
         bias[[3, 70]] = torch.tensor([-math.inf, math.nan], dtype=dtype)
-        assert torch.equal(program(*inputs, bias).isnan(), fn(*inputs, bias).isnan())
+        assert torch.equal(program(q, k, v, bias).isnan(), fn(q, k, v, bias).isnan())
