@@ -147,13 +147,15 @@ class Case:
         return self.known[key]
 
     def groups(self, output: int) -> Array:
-        """Returns for each element of an output a number that stands for the regimes of the rows that it is computed from."""
+        """Returns for each element of an output a number that stands for the regimes of the rows that it is computed from; with one
+        element along axes that have no rows.
+        """
         return self._once(("groups", output), lambda: (self._groups(output),))[0]
 
     def _groups(self, output: int) -> Array:
         axes = self.program.values()[self.program.outputs[output]].axes
         shape = tuple(a.space.size(self.sizes) for a in axes)
-        found = np.full(shape, self.regime if len(self.layout.rows) < len(self.inputs) else 0)
+        found = np.full((1,) * len(shape), self.regime if len(self.layout.rows) < len(self.inputs) else 0)
         for place, space in enumerate(self.layout.slots):
             dim = next((d for d, a in enumerate(axes) if a.space.name == space), None)
             if dim is not None:

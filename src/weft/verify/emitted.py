@@ -7,7 +7,9 @@ against the program in fp64 and against the program as eager rounds it, and give
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,18 +74,18 @@ class ErrorTally:
         most, moved = maxima.copy(), np.zeros(maxima.shape[1])
         bad = most[0] > self._bound(output, most)
         for number in range(1, _ORDERS + 1):
-            for case in self._of(output, bad):
+            for case in self._of(output, bad, lambda case, number=number: case.in_order(number)):
                 _raise(most[1], case, output, np.abs(_minus(case.in_order(number)[output], case.exact[output])))
                 bad &= most[0] > self._bound(output, most)
         bound = self._bound(output, most)
         for number in range(_ROUNDINGS):
-            for case in self._of(output, bad):
+            for case in self._of(output, bad, lambda case, number=number: case.rounded(number)):
                 _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
                 bad &= most[0] > bound + ROOM * moved
         sure = self._where_sure(output, bad)
         bad &= sure > bound + ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
-        for case in self._of(output, bad & noise):
+        for case in self._of(output, bad & noise, lambda case: case.rounded_alike):
             _raise(worst, case, output, np.abs(_minus(case.rounded_alike[output], case.exact[output])))
             bad &= ~noise | (sure > worst)
         if not bad.any():
@@ -94,7 +96,6 @@ class ErrorTally:
 
     def _floats(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]
-        groups = case.groups(output)
         exact = _in_range(exact, eager, self._dtype(output))
         counted = np.isfinite(exact) & np.isfinite(eager)
         lost = counted & ~np.isfinite(found)
@@ -110,15 +111,13 @@ class ErrorTally:
         for mask in (lost, odd):
             if mask.any():
                 place = tuple(int(i) for i in np.argwhere(mask)[0])
-                self.wrong.append(
-                    f"output {output}, {said(int(groups[place]))}: {found[place]} where eager gives {eager[place]}"
-                )
+                regimes = said(_group_at(case, output, place))
+                self.wrong.append(f"output {output}, {regimes}: {found[place]} where eager gives {eager[place]}")
                 return
         counted &= np.isfinite(found)
         maxima = self._maxima.setdefault(output, np.zeros((3, BASE ** (1 + len(case.layout.slots)))))
-        inside = groups[counted]
         for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
-            np.maximum.at(maxima[place], inside, np.abs(values[counted]))
+            _raise(maxima[place], case, output, np.abs(values), counted)
 
     def _odd(self, case: Case, output: int, found: Array, exact: Array) -> Array:
         """Tells where eager has no number, and a result is not one that a right kernel may give there.
@@ -170,8 +169,8 @@ class ErrorTally:
             wrong &= ~self._between_roundings(case, output, found)
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            group = int(case.groups(output)[place])
-            self.wrong.append(f"output {output}, {said(group)}: {found[place]} where {exact[place]} is right")
+            regimes = said(_group_at(case, output, place))
+            self.wrong.append(f"output {output}, {regimes}: {found[place]} where {exact[place]} is right")
 
     def _between_roundings(self, case: Case, output: int, found: Array) -> Array:
         """Tells which integers lie among those of runs that are rounded coarsely: a number at the edge between two others is one of
@@ -205,9 +204,19 @@ class ErrorTally:
                 _raise(most, case, output, np.where(sure & np.isfinite(eager), off, np.nan))
         return most
 
-    def _of(self, output: int, bad: Array) -> Iterator[Case]:
-        """Yields the cases that have rows of groups that are `bad`, as long as there are such groups; short ones first."""
-        for case, _ in sorted(self._cases, key=lambda each: points(self.program, each[0].sizes)):
+    def _of(self, output: int, bad: Array, asked: Callable[[Case], object]) -> Iterator[Case]:
+        """Yields the cases that have rows of groups that are `bad`, as long as there are such groups; short ones first.
+
+        What is `asked` of them is worked out for those after the first at once: each takes seconds where blocks are large.
+        """
+        own = [case for case, _ in self._cases if bad[case.groups(output)].any()]
+        own.sort(key=lambda case: points(self.program, case.sizes))
+        yield from own[:1]
+        others = [case for case in own[1:] if bad[case.groups(output)].any()]
+        if len(others) > 1:
+            with ThreadPoolExecutor(min(len(others), os.cpu_count() or 1)) as pool:
+                list(pool.map(asked, others))
+        for case in others:
             if bad[case.groups(output)].any():
                 yield case
 
@@ -222,19 +231,30 @@ class ErrorTally:
 
 def _in_range(exact: Array, eager: Array, dtype: DType) -> Array:
     """Returns `exact`, infinite where it is more than twice the largest number of its type and eager's is that infinity."""
-    beyond = np.isinf(rounded(exact / 2, dtype)) & np.isinf(eager) & (np.sign(exact) == np.sign(eager))
+    infinite = np.isinf(eager)
+    if not infinite.any():
+        return exact
+    beyond = np.isinf(rounded(exact / 2, dtype)) & infinite & (np.sign(exact) == np.sign(eager))
     return np.where(beyond, eager, exact)
 
 
 def _minus(one: Array, other: Array) -> Array:
     with np.errstate(all="ignore"):
-        return one.astype(np.float64) - other
+        return np.subtract(one, other, dtype=np.float64)
 
 
-def _raise(most: Array, case: Case, output: int, values: Array) -> None:
-    """Raises the maximum of each group to the greatest of its `values` that are numbers."""
-    counted = np.isfinite(values)
-    np.maximum.at(most, case.groups(output)[counted], values[counted])
+def _raise(most: Array, case: Case, output: int, values: Array, counted: Array | None = None) -> None:
+    """Raises the maximum of each group to the greatest of its `values`, none below 0, that count: else those that are numbers."""
+    groups = case.groups(output)
+    alike = tuple(d for d, size in enumerate(groups.shape) if size == 1)
+    where = np.isfinite(values) if counted is None else counted
+    np.maximum.at(most, groups, np.max(values, axis=alike, keepdims=True, where=where, initial=0.0))
+
+
+def _group_at(case: Case, output: int, place: tuple[int, ...]) -> int:
+    """Returns the group of one element."""
+    groups = case.groups(output)
+    return int(groups[tuple(min(i, size - 1) for i, size in zip(place, groups.shape, strict=True))])
 
 
 def _same_class(one: Array, other: Array) -> Array:

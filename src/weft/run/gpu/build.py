@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -280,6 +281,7 @@ def triton_settings() -> str:
     return str(sorted((n, v) for n, v in triton_variables().items() if n not in _HARMLESS))
 
 
+@functools.cache
 def triton_version() -> str:
     """Returns Triton's version, without importing it; "none" where it is not installed."""
     for name in _PACKAGES:

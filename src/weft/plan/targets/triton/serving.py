@@ -54,6 +54,8 @@ class BinaryServing:
 
     def _takes(self, name: str, size: int) -> bool:
         """Tells whether the binary serves this size of a space, and what follows from it."""
+        if not self._is_like(size, name):
+            return False
         if (name, size) not in self._known:
             sizes = self._judged.written.sizes({name: size})
             self._known[name, size] = all(self._is_like(sizes[each], each) for each in self._with(name))
