@@ -291,20 +291,14 @@ class TensorProgram:
 
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
         """Returns the sizes by name of all spaces that are `given`, fixed, or follow from these."""
-        sizes = dict(given)
-        sizes.update(self._fixed)
+        sizes = {**given, **{s.name: s.fixed for s in self.spaces() if s.fixed is not None}}
         self.follow(sizes)
         return sizes
 
     @cached_property
-    def _fixed(self) -> Mapping[str, int]:
-        return {s.name: s.fixed for s in self.spaces() if s.fixed is not None}
-
-    @cached_property
     def _rules(self) -> tuple[Derived, ...]:
-        """The rules in `derived`, and those that are some of them read backwards."""
-        turned = (rule.backwards for rule in self.derived)
-        return (*self.derived, *(rule for rule in turned if rule is not None and rule.space.fixed is None))
+        backwards = (rule.backwards for rule in self.derived)
+        return (*self.derived, *(rule for rule in backwards if rule is not None and rule.space.fixed is None))
 
     def follow(self, sizes: dict[str, int]) -> None:
         """Adds the sizes that follow from those known by now, some of them by rules read backwards: n // 4 of n = 4 m."""

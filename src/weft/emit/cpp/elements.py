@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.block.program import Extent, Index, Literal, Pointwise
+from weft.block.program import Extent, Literal
 from weft.emit.cpp.frame import Frame
 from weft.emit.cpp.places import indices, spelled_at
 from weft.emit.cpp.plan import Nest
@@ -44,16 +44,16 @@ class NestValues:
         match value:
             case ItemMemory():
                 return loaded(spelled_at(value, self.index, self.unit), value.dtype)
-            case Lazy(node=Index(axis=axis, unit=True)):
+            case Lazy(counts=(axis, True)):
                 return Text(self.scope[axis].base, "int")
-            case Lazy(node=Index(axis=axis)):
+            case Lazy(counts=(axis, False)):
                 return Text(f"({self.scope[axis].base} + {self.index[axis]})", "int")
             case Lazy(node=Literal(value=literal, dtype=dtype)):
                 return Text(number(literal, kind_of(dtype)), kind_of(dtype))
             case Lazy(node=Extent(space=space, dtype=dtype, axis=axis)):
                 size = self.frame.size(space) if axis is None else self.scope[axis].valid
                 return Text(coerced(Text(size, "int"), kind_of(dtype)), kind_of(dtype))
-            case Lazy(node=Pointwise(expr=expr)) if value.is_spelled:
+            case Lazy(is_spelled=True, expr=expr) if expr is not None:
                 kind = kind_of(value.dtype)
                 return Text(f"({stripped(coerced(self._spelled(value, expr), kind))})", kind)
             case Lazy() if value in self.buffers:

@@ -117,6 +117,11 @@ class Lazy:
         return self.node.expr if isinstance(self.node, Pointwise) else None
 
     @property
+    def counts(self) -> tuple[Axis, bool] | None:
+        """The axis whose element number it is, and whether that is of a loop by single elements; None of anything else."""
+        return (self.node.axis, self.node.unit) if isinstance(self.node, Index) else None
+
+    @property
     def over(self) -> Axis | None:
         """The axis that a reduction goes over; None of anything else."""
         return self.node.over if isinstance(self.node, Collapse) else None

@@ -48,8 +48,8 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
         return e[m, n] / t[m]
 
     Condition: c lacks an axis of the exponential, and is a term of what is raised: through sums, differences, signs and
-    products with numbers. It is made of extrema of what stays raised, of logarithms of sums of such exponentials, or of element
-    numbers and constants: an infinity or a NaN in any other value, as a bias for each row or a mean, would no longer show. With
+    products with numbers. It is made of extrema and sums of what stays raised, of logarithms of sums of such exponentials, or
+    of element numbers and constants: an infinity or a NaN in any other value, as a bias for each row, would no longer show. With
     g = exp(c), each value derived from such exponentials is what it was times a power of g; the shift cancels where that power
     is 0 for every output, and for all that is read by something that is not homogeneous. Powers add in products and
     contractions, subtract in quotients, and must be equal in sums, differences, branches and extrema (g > 0), where an exact 0
@@ -58,7 +58,8 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
 
     Conditioning: none of its own, ill-conditioned alone: exp(x) overflows where exp(x - max x) cannot. The result must be
     made safe before it runs on numbers; that pass then also takes care of infinities and NaN. Where c is -inf, as the maximum
-    of a row that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here.
+    of a row that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here. The mean of a row with one -inf is the
+    exception: all of that row is NaN only with the shift. Such inputs are the judge's.
     """
     before = split = split_elementwise(program)
     found = _cancelled(split, but)
@@ -152,8 +153,8 @@ class _Shown:
     raised: Collection[str]
 
     def of(self, value: str) -> bool:
-        """Tells whether this is one: an extremum of what is raised, the logarithm of a sum of exponentials of it, or made of
-        element numbers and finite constants.
+        """Tells whether this is one: an extremum or a sum of what is raised, the logarithm of a sum of exponentials of it, or
+        made of element numbers and finite constants.
         """
         node = self.values[value]
         match node:
@@ -161,12 +162,13 @@ class _Shown:
                 return True
             case Constant(value=number):
                 return isfinite(number)
-            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Cast(arg=arg, semantic=False):
+            case Reduction(monoid=Monoid.max | Monoid.min | Monoid.sum, arg=arg) | Cast(arg=arg, semantic=False):
                 return arg.value in self.raised or self.of(arg.value)
             case Elementwise(expr=Apply("log", (Arg(),)), args=(use,)):
                 return self._is_total(self.values[use.value])
-            case Elementwise(expr=expr):
-                return _is_plain(expr) and all(use.value in self.raised or self.of(use.value) for use in node.args)
+            case Elementwise(expr=expr, args=args):
+                sizes = {i for i, use in enumerate(args) if isinstance(self.values[use.value], Extent)}
+                return _is_plain(expr, sizes) and all(use.value in self.raised or self.of(use.value) for use in args)
             case _:
                 return False
 
@@ -179,17 +181,23 @@ class _Shown:
                 return False
 
 
-def _is_plain(expr: Scalar) -> bool:
-    """Tells whether `expr` is finite wherever all that it reads is, and, if it reads one value or chooses, nowhere else."""
+def _is_plain(expr: Scalar, sizes: Collection[int]) -> bool:
+    """Tells whether `expr` is finite wherever all that it reads is: a choice, or linear. `sizes`: the arguments that are sizes."""
+
+    def is_number(each: Scalar) -> bool:
+        return (isinstance(each, Lit) and isfinite(each.value)) or (isinstance(each, Arg) and each.index in sizes)
+
     match expr:
         case Arg():
             return True
-        case Lit(value):
-            return isfinite(value)
-        case Apply("neg" | "maximum" | "minimum" | "mul", args):
-            return sum(not isinstance(a, Lit) for a in args) <= (1 if expr.op == "mul" else 2) and all(
-                _is_plain(a) for a in args
-            )
+        case Lit():
+            return is_number(expr)
+        case Apply("neg" | "maximum" | "minimum" | "add" | "sub", args):
+            return all(_is_plain(a, sizes) for a in args)
+        case Apply("mul", (left, right)):
+            return (is_number(left) and _is_plain(right, sizes)) or (is_number(right) and _is_plain(left, sizes))
+        case Apply("div", (inner, divisor)):
+            return is_number(divisor) and divisor != Lit(0.0) and _is_plain(inner, sizes)
         case _:
             return False
 
