@@ -12,6 +12,7 @@ from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import split_elementwise
 from weft.tensor.laws.names import fresh
+from weft.tensor.laws.shown import Shown, is_exponential
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -75,11 +76,7 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
 def lost_shifts(before: TensorProgram, after: TensorProgram) -> frozenset[str]:
     """Returns the exponentials of `after`, which is `before` with elementwise operations split, that are not the same there."""
     known = split_elementwise(before).values()
-    return frozenset(n.name for n in after.nodes if _is_exponential(n) and n != known.get(n.name))
-
-
-def _is_exponential(node: Node) -> bool:
-    return isinstance(node, Elementwise) and node.expr == apply("exp", Arg(0))
+    return frozenset(n.name for n in after.nodes if is_exponential(n) and n != known.get(n.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | 
                 raised[node.name] = _Raised(node, use, values, position)
             case _:
                 pass
-    shown = _Shown(values, {use.value for sum_ in raised.values() for use in sum_.sums})
+    shown = Shown(values, {use.value for sum_ in raised.values() for use in sum_.sums})
     by_value: dict[str, dict[_Shift, Fraction]] = {}
     for name, sum_ in raised.items():
         for term, factor in sum_.shifts.items():
@@ -143,63 +140,6 @@ def _harmless(
             return kept
         kept -= wrong
     return kept
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """Which values are finite wherever all that stays `raised` by exponentials is."""
-
-    values: Mapping[str, Node]
-    raised: Collection[str]
-
-    def of(self, value: str) -> bool:
-        """Tells whether this is one: an extremum or a sum of what is raised, the logarithm of a sum of exponentials of it, or
-        made of element numbers and finite constants.
-        """
-        node = self.values[value]
-        match node:
-            case Iota() | Extent():
-                return True
-            case Constant(value=number):
-                return isfinite(number)
-            case Reduction(monoid=Monoid.max | Monoid.min | Monoid.sum, arg=arg) | Cast(arg=arg, semantic=False):
-                return arg.value in self.raised or self.of(arg.value)
-            case Elementwise(expr=Apply("log", (Arg(),)), args=(use,)):
-                return self._is_total(self.values[use.value])
-            case Elementwise(expr=expr, args=args):
-                sizes = {i for i, use in enumerate(args) if isinstance(self.values[use.value], Extent)}
-                return _is_plain(expr, sizes) and all(use.value in self.raised or self.of(use.value) for use in args)
-            case _:
-                return False
-
-    def _is_total(self, node: Node) -> bool:
-        """Tells whether `node` sums up exponentials: 0 or infinite only where all that they raise is, or some of it."""
-        match node:
-            case Reduction(monoid=Monoid.sum, arg=use):
-                return _is_exponential(self.values[use.value])
-            case _:
-                return False
-
-
-def _is_plain(expr: Scalar, sizes: Collection[int]) -> bool:
-    """Tells whether `expr` is finite wherever all that it reads is: a choice, or linear. `sizes`: the arguments that are sizes."""
-
-    def is_number(each: Scalar) -> bool:
-        return (isinstance(each, Lit) and isfinite(each.value)) or (isinstance(each, Arg) and each.index in sizes)
-
-    match expr:
-        case Arg():
-            return True
-        case Lit():
-            return is_number(expr)
-        case Apply("neg" | "maximum" | "minimum" | "add" | "sub", args):
-            return all(_is_plain(a, sizes) for a in args)
-        case Apply("mul", (left, right)):
-            return (is_number(left) and _is_plain(right, sizes)) or (is_number(right) and _is_plain(left, sizes))
-        case Apply("div", (inner, divisor)):
-            return is_number(divisor) and divisor != Lit(0.0) and _is_plain(inner, sizes)
-        case _:
-            return False
 
 
 @dataclass

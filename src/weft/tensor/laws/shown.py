@@ -1,0 +1,72 @@
+"""Which values of a program can be infinite, or no number, only where what exponentials raise is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Monoid, Node, Reduction
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply
+
+
+def is_exponential(node: Node) -> bool:
+    """Tell whether `node` raises something to a power of e, and does nothing else."""
+    return isinstance(node, Elementwise) and node.expr == apply("exp", Arg(0))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which values are finite wherever all that stays `raised` by exponentials is."""
+
+    values: Mapping[str, Node]
+    raised: Collection[str]
+
+    def of(self, value: str) -> bool:
+        """Tells whether this is one: an extremum or a sum of what is raised, the logarithm of a sum of exponentials of it, or
+        made of element numbers and finite constants.
+        """
+        node = self.values[value]
+        match node:
+            case Iota() | Extent():
+                return True
+            case Constant(value=number):
+                return isfinite(number)
+            case Reduction(monoid=Monoid.max | Monoid.min | Monoid.sum, arg=arg) | Cast(arg=arg, semantic=False):
+                return arg.value in self.raised or self.of(arg.value)
+            case Elementwise(expr=Apply("log", (Arg(),)), args=(use,)):
+                return self._is_total(self.values[use.value])
+            case Elementwise(expr=expr, args=args):
+                sizes = {i for i, use in enumerate(args) if isinstance(self.values[use.value], Extent)}
+                return _is_plain(expr, sizes) and all(use.value in self.raised or self.of(use.value) for use in args)
+            case _:
+                return False
+
+    def _is_total(self, node: Node) -> bool:
+        """Tells whether `node` sums up exponentials: 0 or infinite only where all that they raise is, or some of it."""
+        match node:
+            case Reduction(monoid=Monoid.sum, arg=use):
+                return is_exponential(self.values[use.value])
+            case _:
+                return False
+
+
+def _is_plain(expr: Scalar, sizes: Collection[int]) -> bool:
+    """Tells whether `expr` is finite wherever all that it reads is: a choice, or linear. `sizes`: the arguments that are sizes."""
+
+    def is_number(each: Scalar) -> bool:
+        return (isinstance(each, Lit) and isfinite(each.value)) or (isinstance(each, Arg) and each.index in sizes)
+
+    match expr:
+        case Arg():
+            return True
+        case Lit():
+            return is_number(expr)
+        case Apply("neg" | "maximum" | "minimum" | "add" | "sub", args):
+            return all(_is_plain(a, sizes) for a in args)
+        case Apply("mul", (left, right)):
+            return (is_number(left) and _is_plain(right, sizes)) or (is_number(right) and _is_plain(left, sizes))
+        case Apply("div", (inner, divisor)):
+            return is_number(divisor) and divisor != Lit(0.0) and _is_plain(inner, sizes)
+        case _:
+            return False
