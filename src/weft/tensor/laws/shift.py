@@ -11,8 +11,8 @@ from typing import TypeAlias
 from weft.tensor.axes import Axis
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.elementwise import split_elementwise
+from weft.tensor.laws.finite import FiniteAsRaised, is_exponential
 from weft.tensor.laws.names import fresh
-from weft.tensor.laws.shown import Shown, is_exponential
 from weft.tensor.program import (
     Cast,
     Constant,
@@ -114,7 +114,7 @@ def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | 
                 raised[node.name] = _Raised(node, use, values, position)
             case _:
                 pass
-    shown = Shown(values, {use.value for sum_ in raised.values() for use in sum_.sums})
+    shown = FiniteAsRaised(values, {use.value for sum_ in raised.values() for use in sum_.sums})
     by_value: dict[str, dict[_Shift, Fraction]] = {}
     for name, sum_ in raised.items():
         for term, factor in sum_.shifts.items():

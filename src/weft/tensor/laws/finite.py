@@ -16,7 +16,7 @@ def is_exponential(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Shown:
+class FiniteAsRaised:
     """Which values are finite wherever all that stays `raised` by exponentials is."""
 
     values: Mapping[str, Node]
