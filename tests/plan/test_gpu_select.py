@@ -336,3 +336,19 @@ def test_kernels_that_triton_refuses_cost_their_region_alone(monkeypatch: pytest
     reasons = {f.operation: f.reason for f in program.fallbacks}
     assert "Triton refused it" in reasons["aten.exp"]
     assert "aten.relu" not in reasons
+
+
+def test_a_vector_along_both_axes_of_a_mask_is_made_before_it(tmp_path):
+    """In one kernel with the mask it would lie whole in each thread block, and there is no room for that."""
+
+    def masked(q, k, ids, positions):
+        own = ids[:, positions]
+        seen = own[:, None, :] <= own[:, :, None]
+        return torch.softmax(q @ k.mT + torch.where(seen, 0.0, -1e38), -1)
+
+    ids, positions = torch.randint(0, 9, (2, 1024)), torch.arange(1024)
+    inputs = (torch.randn(2, 1024, 64), torch.randn(2, 1024, 64), ids, positions)
+    with torch.no_grad():
+        program = weft.optimize(masked, inputs, target="cuda:90", effort="none", cache_dir=str(tmp_path))
+    assert program.fallbacks == ()
+    assert len(program.kernels) > 1

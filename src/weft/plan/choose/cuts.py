@@ -16,6 +16,8 @@ from weft.plan.partition.partition import (
     apart,
     before_matmuls,
     before_reductions,
+    before_wider,
+    beside_matmuls,
     between_passes,
     linear,
     partition,
@@ -196,6 +198,10 @@ class Cuts:
             self.again |= again
             if len(parts) > 1:
                 return tuple(Atom(part, home, (*inside, region)) for part in parts)
+            for split in (beside_matmuls, before_wider):
+                parts = split(self.program, region)
+                if len(parts) > 1 and self.price(region) == inf:
+                    return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
         return (Atom(region, home, inside),)
 
 

@@ -180,8 +180,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
         if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(uses(node)):
             late.add(node.name)
         along[node.name] = before | own
-    parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
-    return tuple(_with_local(program, part, local) for part in parts) if all(parts) else (region,)
+    return _in_two(program, members, late, region)
 
 
 def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
@@ -198,6 +197,40 @@ def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]
         return (region,)
     parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
     return tuple(_with_local(program, part, local) for part in parts) if all(parts) else (region,)
+
+
+def beside_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what depends on none of its matmuls, as a mask of their results, and the matmuls with what follows."""
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    late = set[str]()
+    for node in members:
+        if isinstance(node, Contraction) or not late.isdisjoint(uses(node)):
+            late.add(node.name)
+    return _in_two(program, members, late, region)
+
+
+def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what has fewer axes than its widest values, and these with what depends on them.
+
+    A vector that is read along both axes of a matrix is whole in each thread block, where it is made in the same kernel.
+    """
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    widest = max(len(n.axes) for n in members)
+    late = set[str]()
+    for node in members:
+        if len(node.axes) == widest or not late.isdisjoint(uses(node)):
+            late.add(node.name)
+    return _in_two(program, members, late, region)
+
+
+def _in_two(
+    program: TensorProgram, members: Sequence[Node], late: Collection[str], region: Region
+) -> tuple[Region, ...]:
+    """Cut `members` in two, the second of those that are `late`; `region` itself where one part has none."""
+    parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
+    return tuple(_with_local(program, part, program.numbers) for part in parts) if all(parts) else (region,)
 
 
 def between_passes(
