@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from testkit.block import programs
+from testkit.masks.conditions import CONDITIONS, row_sums
 from testkit.mutants.subjects import random_subjects
 from testkit.schedules import fused
 from weft.block.interpret import Interpreted, interpret
@@ -17,6 +18,7 @@ from weft.block.program import BlockNode, BlockProgram, Graph, Index, Load, Map,
 from weft.block.subscripts import Digit, Subscript
 from weft.block.walk import every, maps
 from weft.lab.fuzz.random_schedules import fitting_schedule
+from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.field import FieldDomain
 from weft.tensor.program import TensorProgram
@@ -188,6 +190,21 @@ def test_so_it_does_where_the_place_lacks_the_loop() -> None:
     sizes = program.sizes({s.name: 5 for s in program.spaces()})
     (domain, one, _), (_, many, _) = (run(program, wrong, sizes, at_once) for at_once in (1, AT_ONCE))
     first = [domain.lift(lambda a: a[0], v[0]) for v in (one, many)]
+    assert domain.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("size", [8, 10, 12, 16])
+def test_so_it_does_where_first_and_last_blocks_have_windows_of_one_shape(size: int) -> None:
+    """Those between them have another shape, and stay between them."""
+    program = row_sums(CONDITIONS["a distance"][0])
+    limited = limit(fused(program))
+    rows, columns = maps(limited.graph)
+    levels = ((rows, LevelPlace.grid), (columns, LevelPlace.loop))
+    applied = apply(limited, Schedule(tuple((m.name, LoopSchedule((Level(place, 2),))) for m, place in levels)))
+    wrong = stored_at(applied, Subscript(((1, Digit(next(maps(applied.graph)).axis, mod=2)),)))
+    sizes = program.sizes({s.name: size for s in program.spaces()})
+    (domain, one, _), (_, many, _) = (run(program, wrong, sizes, at_once) for at_once in (1, AT_ONCE))
+    first = [domain.lift(lambda a: a[:2], v[0]) for v in (one, many)]
     assert domain.equal(first[0], first[1])
 
 

@@ -123,6 +123,19 @@ def test_what_is_finite_in_eagers_order_is_finite() -> None:
     assert torch.equal(weft.optimize(lambda x: x.cumsum(1), (large,))(large), large.cumsum(1))
 
 
+def test_a_product_that_falls_below_the_range_stays_zero_as_in_eagers_order() -> None:
+    """What comes before a window may be too small for all its digits, and 0 one element on; or be so within it alone."""
+    before, after = torch.full((16,), 1e-20), torch.full((40,), 1e30)
+    x = torch.cat([before, torch.tensor([1e-10]), after])[None]
+    program = weft.optimize(lambda x: x.cumprod(1), (x,))
+    assert torch.equal(program(x), x.cumprod(1))
+    for place in range(32):
+        x = torch.ones(1, 57)
+        x[0, place : place + 8], x[0, place + 8 : place + 16] = 1e-38, 1e38
+        x[0, place + 7] = 3e-40
+        torch.testing.assert_close(program(x), x.cumprod(1))
+
+
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
 def test_of_two_zeros_the_later_stays(name: str) -> None:
     x = torch.tensor([[0.0, -0.0, 1.0, -3.0, 0.0, -0.0]] * 3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import prod
 from typing import TypeAlias
 
@@ -155,12 +156,16 @@ class LoopSteps:
         return self._apart[id(node)]
 
     def _together(self, node: Map, around: Around, room: int) -> Iterator[LoopStep]:
-        """Yield the iterations of `node`, as many as there is `room` for together where all in them has one shape."""
-        alike: dict[tuple[int, tuple[_Shape, ...]], list[LoopStep]] = {}
-        for step in self._one_by_one(node, around):
-            shapes = self._shapes(node, around.inside(node.axis, step), frozenset((node.axis,)))
-            alike.setdefault((step.valid, shapes), []).append(step)
-        for steps in alike.values():
+        """Yield the iterations of `node`, neighbours together where all in them has one shape, as many as there is `room` for.
+
+        All stay in order: of two that store at one place, by right or by mistake, the later one's value remains.
+        """
+
+        def shape(step: LoopStep) -> tuple[int, tuple[_Shape, ...]]:
+            return step.valid, self._shapes(node, around.inside(node.axis, step), frozenset((node.axis,)))
+
+        for _, alike in groupby(self._one_by_one(node, around), key=shape):
+            steps = list(alike)
             for first in range(0, len(steps), room):
                 some = steps[first : first + room]
                 if len(some) == 1:

@@ -168,11 +168,22 @@ static WEFT_INLINE Lanes<i64> odd_lanes(Lanes<double> v) {
   memcpy(&bits, &v, sizeof bits);
   return (Lanes<i64>)((bits << 1) - (least << 53) >= ((exponents - least) << 53));
 }
-// Whether windows that come to `v` alone took what came before, `from`, to `to` as one by one would have: nothing left the range there.
+// Lanes that stay what they are, or turn into no number, whatever they are combined with: infinities and NaN, and zeros among factors.
 template <class Op>
-static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<double> from, Lanes<double> to) {
+static WEFT_INLINE Lanes<i64> settled_lanes(Lanes<double> v) {
+  const Lanes<i64> beyond = odd_lanes<UpSum>(v);
+  if constexpr (std::is_same_v<Op, UpProd>) return beyond | (Lanes<i64>)(v == 0.0);
+  return beyond;
+}
+// Whether windows that come to `v` alone took what came before, `from`, to `up_to` as one by one would have: nothing left the range there,
+// or lost digits below it.
+template <class Op>
+static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<double> from, const Lanes<double>* up_to) {
   static_assert(kAbreast<double> <= 4, "products of more fp32 numbers may be too large for fp64");
-  Lanes<i64> odd = odd_lanes<Op>(to) & ~odd_lanes<Op>(from);
+  Lanes<i64> odd = odd_lanes<Op>(up_to[count - 1]);
+#pragma GCC unroll 16
+  for (int k = 0; k + 1 < (std::is_same_v<Op, UpProd> ? count : 0); ++k) odd |= odd_lanes<Op>(up_to[k]);
+  odd &= ~settled_lanes<Op>(from);
 #pragma GCC unroll 16
   for (int k = 0; k < (std::is_same_v<Op, UpSum> ? count : 0); ++k) odd |= odd_lanes<Op>(v[k]);
   i64 any = 0;
@@ -207,7 +218,7 @@ static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
 #pragma GCC unroll 16
     for (int k = 0; k < many; ++k) up_to[k] = Op::of(k > 0 ? up_to[k - 1] : all, v[k]);
     if constexpr (windows == Window::if_plain)
-      if (!are_plain<Op>(v, many, all, up_to[many - 1])) {
+      if (!are_plain<Op>(v, many, all, up_to)) {
         singly(i + many * wide);
         run = {};
         continue;

@@ -9,15 +9,12 @@ from typing import Protocol
 
 from weft.defects import note
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
+from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
 from weft.plan.partition.partition import (
     Region,
     Task,
     TorchCall,
     apart,
-    before_matmuls,
-    before_reductions,
-    before_wider,
-    beside_matmuls,
     between_passes,
     linear,
     partition,

@@ -117,7 +117,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     position = {n.name: i for i, n in enumerate(program.nodes)}
     for members in groups:
         first = members[0]
-        stage = _call(program, members) if isinstance(first, Opaque) else _with_local(program, members, local)
+        stage = _call(program, members) if isinstance(first, Opaque) else with_local(program, members, local)
         stages.append((depth[first.name], position[first.name], stage))
     return tuple(stage for _, _, stage in sorted(stages, key=lambda s: s[:2]))
 
@@ -130,7 +130,7 @@ def stage_of(program: TensorProgram, members: Collection[Node], again: Collectio
     ordered = sorted(members, key=lambda n: program.places[n.name])
     if any(isinstance(n, Opaque) for n in ordered):
         return _call(program, ordered)
-    return _with_local(program, ordered, program.numbers.union(again))
+    return with_local(program, ordered, program.numbers.union(again))
 
 
 def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
@@ -152,85 +152,14 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     if not starts:
         return (region,)
     ends = [*starts, len(members)]
-    return tuple(_with_local(program, members[a:b], local) for a, b in zip([0, *starts], ends, strict=True))
+    return tuple(with_local(program, members[a:b], local) for a, b in zip([0, *starts], ends, strict=True))
 
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
     """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
     local = program.numbers
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
-    return (_with_local(program, members, local),) if members else ()
-
-
-def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what is made before results of matmuls, or of reductions along other axes, are reduced or
-    multiplied; and the rest.
-
-    The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
-    """
-    local = program.numbers
-    members = [n for n in region.program.nodes if n.name not in local]
-    along, late = dict[str, frozenset[Space]](), set[str]()
-    for node in members:
-        own: frozenset[Space] = frozenset()
-        if isinstance(node, Contraction | Reduction | Ranking | Scan):
-            own = _over(node)
-        before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in uses(node)))
-        others = isinstance(node, Reduction | Ranking | Scan) and not before <= own
-        if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(uses(node)):
-            late.add(node.name)
-        along[node.name] = before | own
-    return _in_two(program, members, late, region)
-
-
-def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
-    local = program.numbers
-    members = [n for n in region.program.nodes if n.name not in local]
-    read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
-    early = set[str]()
-    for node in reversed(members):
-        if not isinstance(node, Contraction) and (node.name in read or node.name in early):
-            early.update((node.name, *uses(node)))
-    matmuls = {n.name for n in members if isinstance(n, Contraction)}
-    if not early.isdisjoint(matmuls):
-        return (region,)
-    parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
-    return tuple(_with_local(program, part, local) for part in parts) if all(parts) else (region,)
-
-
-def beside_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what depends on none of its matmuls, as a mask of their results, and the matmuls with what follows."""
-    local = program.numbers
-    members = [n for n in region.program.nodes if n.name not in local]
-    late = set[str]()
-    for node in members:
-        if isinstance(node, Contraction) or not late.isdisjoint(uses(node)):
-            late.add(node.name)
-    return _in_two(program, members, late, region)
-
-
-def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` in two: what has fewer axes than its widest values, and these with what depends on them.
-
-    A vector that is read along both axes of a matrix is whole in each thread block, where it is made in the same kernel.
-    """
-    local = program.numbers
-    members = [n for n in region.program.nodes if n.name not in local]
-    widest = max(len(n.axes) for n in members)
-    late = set[str]()
-    for node in members:
-        if len(node.axes) == widest or not late.isdisjoint(uses(node)):
-            late.add(node.name)
-    return _in_two(program, members, late, region)
-
-
-def _in_two(
-    program: TensorProgram, members: Sequence[Node], late: Collection[str], region: Region
-) -> tuple[Region, ...]:
-    """Cut `members` in two, the second of those that are `late`; `region` itself where one part has none."""
-    parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
-    return tuple(_with_local(program, part, program.numbers) for part in parts) if all(parts) else (region,)
+    return (with_local(program, members, local),) if members else ()
 
 
 def between_passes(
@@ -264,7 +193,7 @@ def between_passes(
     if len(parts) < 2:
         return (region,), frozenset()
     every = local | again
-    return tuple(_with_local(program, part, every) for _, part in sorted(parts.items(), key=_first)), again
+    return tuple(with_local(program, part, every) for _, part in sorted(parts.items(), key=_first)), again
 
 
 def _first(part: tuple[tuple[int, frozenset[Space]], list[Node]]) -> int:
@@ -275,7 +204,7 @@ def _spaces(node: Node) -> frozenset[Space]:
     return frozenset(a.space for a in node.axes)
 
 
-def _over(node: Contraction | Reduction | Ranking | Scan) -> frozenset[Space]:
+def summed_over(node: Contraction | Reduction | Ranking | Scan) -> frozenset[Space]:
     """Return the spaces that `node` combines elements along."""
     return frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking | Scan) else node.over))
 
@@ -303,7 +232,7 @@ def _reduced_along(members: Sequence[Node], passes: Mapping[str, int]) -> dict[s
     for node in members:
         own = [found[v] for v in uses(node) if v in found and passes[v] == passes[node.name]]
         if isinstance(node, Reduction | Ranking | Scan):
-            own.append(_over(node))
+            own.append(summed_over(node))
         found[node.name] = frozenset[Space]().union(*own)
     return found
 
@@ -337,7 +266,7 @@ def _made_again(
     return frozenset(again)
 
 
-def _with_local(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
+def with_local(program: TensorProgram, members: Sequence[Node], local: Collection[str]) -> Region:
     """Make the region of `members`, with the `local` values that they read: every region that wants these makes them itself."""
     values = program.values()
     own = {n.name: n for n in members}

@@ -1,0 +1,80 @@
+"""Cutting a region in two, where its parts are likely to be faster apart, or to have kernels at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from weft.plan.partition.partition import Region, summed_over, with_local
+from weft.tensor.axes import Space
+from weft.tensor.program import Contraction, Node, Ranking, Reduction, Scan, TensorProgram, uses
+
+
+def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what is made before results of matmuls, or of reductions along other axes, are reduced or
+    multiplied; and the rest.
+
+    The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
+    """
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    along, late = dict[str, frozenset[Space]](), set[str]()
+    for node in members:
+        own: frozenset[Space] = frozenset()
+        if isinstance(node, Contraction | Reduction | Ranking | Scan):
+            own = summed_over(node)
+        before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in uses(node)))
+        others = isinstance(node, Reduction | Ranking | Scan) and not before <= own
+        if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(uses(node)):
+            late.add(node.name)
+        along[node.name] = before | own
+    return _in_two(program, members, late, region)
+
+
+def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
+    early = set[str]()
+    for node in reversed(members):
+        if not isinstance(node, Contraction) and (node.name in read or node.name in early):
+            early.update((node.name, *uses(node)))
+    matmuls = {n.name for n in members if isinstance(n, Contraction)}
+    if not early.isdisjoint(matmuls):
+        return (region,)
+    parts = [[n for n in members if (n.name in early) is which] for which in (True, False)]
+    return tuple(with_local(program, part, local) for part in parts) if all(parts) else (region,)
+
+
+def beside_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what depends on none of its matmuls, as a mask of their results, and the matmuls with what follows."""
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    late = set[str]()
+    for node in members:
+        if isinstance(node, Contraction) or not late.isdisjoint(uses(node)):
+            late.add(node.name)
+    return _in_two(program, members, late, region)
+
+
+def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` in two: what has fewer axes than its widest values, and these with what depends on them.
+
+    A vector that is read along both axes of a matrix is whole in each thread block, where it is made in the same kernel.
+    """
+    local = program.numbers
+    members = [n for n in region.program.nodes if n.name not in local]
+    widest = max(len(n.axes) for n in members)
+    late = set[str]()
+    for node in members:
+        if len(node.axes) == widest or not late.isdisjoint(uses(node)):
+            late.add(node.name)
+    return _in_two(program, members, late, region)
+
+
+def _in_two(
+    program: TensorProgram, members: Sequence[Node], late: Collection[str], region: Region
+) -> tuple[Region, ...]:
+    """Cut `members` in two, the second of those that are `late`; `region` itself where one part has none."""
+    parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
+    return tuple(with_local(program, part, program.numbers) for part in parts) if all(parts) else (region,)
