@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Monoid, Node, Reduction
@@ -17,30 +17,43 @@ def is_exponential(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class FiniteAsRaised:
-    """Which values are finite wherever all that stays `raised` by exponentials is."""
+    """Which values are finite wherever all that some exponentials raise is; `raised`: that, and what it is a sum of."""
 
     values: Mapping[str, Node]
     raised: Collection[str]
+    _known: dict[str, bool] = field(default_factory=dict[str, bool])
 
     def of(self, value: str) -> bool:
         """Tells whether this is one: an extremum or a sum of what is raised, the logarithm of a sum of exponentials of it, or
         made of element numbers and finite constants.
         """
-        node = self.values[value]
+        waiting = [value]
+        while waiting:
+            name = waiting[-1]
+            read = self._made_of(self.values[name])
+            unknown = [v for v in read or () if v not in self.raised and v not in self._known]
+            if name in self._known or not unknown:
+                waiting.pop()
+                self._known[name] = read is not None and all(v in self.raised or self._known[v] for v in read)
+            waiting += unknown
+        return self._known[value]
+
+    def _made_of(self, node: Node) -> Sequence[str] | None:
+        """Returns what must be such for `node` to be; None where it is none, whatever it is made of."""
         match node:
             case Iota() | Extent():
-                return True
+                return ()
             case Constant(value=number):
-                return isfinite(number)
+                return () if isfinite(number) else None
             case Reduction(monoid=Monoid.max | Monoid.min | Monoid.sum, arg=arg) | Cast(arg=arg, semantic=False):
-                return arg.value in self.raised or self.of(arg.value)
+                return (arg.value,)
             case Elementwise(expr=Apply("log", (Arg(),)), args=(use,)):
-                return self._is_total(self.values[use.value])
+                return () if self._is_total(self.values[use.value]) else None
             case Elementwise(expr=expr, args=args):
                 sizes = {i for i, use in enumerate(args) if isinstance(self.values[use.value], Extent)}
-                return _is_plain(expr, sizes) and all(use.value in self.raised or self.of(use.value) for use in args)
+                return tuple(use.value for use in args) if _is_plain(expr, sizes) else None
             case _:
-                return False
+                return None
 
     def _is_total(self, node: Node) -> bool:
         """Tells whether `node` sums up exponentials: 0 or infinite only where all that they raise is, or some of it."""

@@ -114,14 +114,13 @@ def _cancelled(program: TensorProgram, but: Collection[str]) -> TensorProgram | 
                 raised[node.name] = _Raised(node, use, values, position)
             case _:
                 pass
-    shown = FiniteAsRaised(values, {use.value for sum_ in raised.values() for use in sum_.sums})
     by_value: dict[str, dict[_Shift, Fraction]] = {}
     for name, sum_ in raised.items():
         for term, factor in sum_.shifts.items():
-            if shown.of(term.value):
-                by_value.setdefault(term.value, {})[_Shift(name, term)] = factor
-    for shifts in by_value.values():
-        kept = _harmless(program, raised, shifts)
+            by_value.setdefault(term.value, {})[_Shift(name, term)] = factor
+    for value, shifts in by_value.items():
+        together = {use.value for shift in shifts for use in raised[shift.of].sums}
+        kept = _harmless(program, raised, shifts) if FiniteAsRaised(values, together).of(value) else None
         if kept:
             return _without(program, raised, kept)
     return None
