@@ -135,6 +135,7 @@ def test_the_command_measures_small_models(tmp_path):
     assert one.peaks.keys() == one.times.keys() == one.first.keys()
     assert one.phases
     assert not one.left
+    assert one.fallbacks == 0
     assert min(one.peaks.values()) >= 16 * 64 * 4, "the result at the least"
     again = CliRunner().invoke(main, [*arguments, "--json", str(out), "--resume"])
     assert not again.exit_code, again.output

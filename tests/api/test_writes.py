@@ -257,7 +257,7 @@ def test_a_write_that_old_content_waits_for_comes_later():
 
 
 def sorted_factors(x, y):
-    """What is read before and after is connected, and as deep in the graph."""
+    """Read before and after the write in one connected part, as deep in the graph."""
     before = (x * torch.sort(y).values) @ y.t()
     x[1:3] = y[:2]
     return before + x @ y.t()

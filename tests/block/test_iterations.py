@@ -100,7 +100,7 @@ def test_a_loop_with_a_state_goes_one_by_one() -> None:
 
 
 def test_so_does_a_loop_that_reads_memory_which_it_stores() -> None:
-    """What an iteration reads there may be what another one stored."""
+    """Show that an iteration may read there what another one stored."""
     program, applied = matmul()
     loop = next(maps(applied.graph))
     memory = next(n.memory for n in every(loop.body.nodes) if isinstance(n, Store))
@@ -173,7 +173,7 @@ def test_a_store_to_the_wrong_place_is_seen() -> None:
 
 
 def test_of_iterations_that_store_at_one_place_the_last_remains() -> None:
-    """As if they had followed each other."""
+    """Hold it to what it is where they follow each other."""
     program, applied = matmul(rows=1)
     wrong = stored_at(applied, Subscript(((1, Digit(next(maps(applied.graph)).axis, 1, 1)),)))
     sizes = {"M": 7, "N": 9, "K": 5}

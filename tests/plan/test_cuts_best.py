@@ -484,5 +484,5 @@ def test_a_write_waits_for_a_region_with_others_that_read_before_it() -> None:
 
 
 def names_of(stage: Task) -> list[str]:
-    """What a stage makes, inside of it too."""
+    """List what a stage makes, inside of it too."""
     return [n.name for n in stage.program.nodes] if isinstance(stage, Region) else list(stage.results)

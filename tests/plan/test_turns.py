@@ -31,7 +31,7 @@ def call(name: str, *reads: str, always: bool = True) -> Opaque:
 
 
 def in_turn(program: TensorProgram, stages: Sequence[Task]) -> bool:
-    """Whether each stage comes after what it reads, and the calls in the order of the program."""
+    """Tell whether each stage comes after what it reads, and the calls in the order of the program."""
     there = {n.name for n in program.inputs}
     for stage in stages:
         if not there.issuperset(stage.uses):
@@ -127,7 +127,7 @@ def text(rng: random.Random) -> str:
 
 
 def results(function: Callable[..., Any], seed: int) -> tuple[torch.Tensor, ...]:
-    """What `function` gives and leaves in its arguments, from a seed; and what is drawn next."""
+    """Return what `function` gives and leaves in its arguments, from a seed; and what is drawn next."""
     generator = torch.Generator().manual_seed(seed)
     given = [torch.randn(8, 8, generator=generator) for _ in range(3)]
     torch.manual_seed(seed)

@@ -76,7 +76,7 @@ def test_merged_and_expanded_dimensions() -> None:
 
 
 def test_a_packed_sequences_mask() -> None:
-    """As transformers numbers the sequences that a row is packed of: a new one begins where positions do not go on."""
+    """Number sequences as transformers does those that a row is packed of: a new one begins where positions do not go on."""
     positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 0, 1]])
     check(lambda p: (p[:, 1:] - p[:, :-1] != 1).cumsum(-1), positions)
 
@@ -124,7 +124,7 @@ def test_what_is_finite_in_eagers_order_is_finite() -> None:
 
 
 def test_a_product_that_falls_below_the_range_stays_zero_as_in_eagers_order() -> None:
-    """What comes before a window may be too small for all its digits, and 0 one element on; or be so within it alone."""
+    """Go below the range before a window, where the next element makes 0 of it, or within the window alone."""
     before, after = torch.full((16,), 1e-20), torch.full((40,), 1e30)
     x = torch.cat([before, torch.tensor([1e-10]), after])[None]
     program = weft.optimize(lambda x: x.cumprod(1), (x,))

@@ -58,7 +58,7 @@ def each_block_by_itself(node: Map) -> Map:
 
 
 def counted_twice(node: Map) -> Map:
-    """What came before is added to what already has it."""
+    """Add what came before to what already has it."""
     assert node.state is not None
     update = node.state.update
     (own,) = node.state.components

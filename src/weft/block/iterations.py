@@ -1,8 +1,8 @@
 """The iterations of loops as the interpreter makes them: one after the other, or several side by side.
 
-Iterations of a loop without a state know nothing of each other. So those of whole blocks are computed together, and in values
-that differ from one to the other each has its place along a dimension of its own; what does not depend on them has no such
-dimension, and is computed once. The last, shorter block follows by itself.
+Iterations of a loop without a state know nothing of each other. So neighbours that are whole blocks, with loops of one shape in
+them, are computed together, and in values that differ from one to the other each has its place along a dimension of its own; what
+does not depend on them has no such dimension, and is computed once. The last, shorter block follows by itself.
 
     forall i in range(I):  # blocks of 3, I = 11        i = 0..2, 3..5, 6..8 at once, then i = 9..10
 """
@@ -93,7 +93,7 @@ class Around:
 
     @property
     def times(self) -> int:
-        """How many iterations are side by side, of all loops together."""
+        """Count the iterations that are side by side, of all loops together."""
         return prod(self.counts(self.runs))
 
 

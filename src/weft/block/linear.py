@@ -109,7 +109,7 @@ class Linear:
 
     @property
     def reach(self) -> int:
-        """How far from its indices it can lie, but for sizes: the constant, and what quotients round down."""
+        """Bound how far from its indices it can lie, but for sizes: the constant, and what quotients round down."""
         quotients = (abs(f) * (t.by + t.of.reach // t.by) for t, f in self.terms if isinstance(t, Quotient))
         return abs(self.constant) + sum(quotients)
 

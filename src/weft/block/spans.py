@@ -43,7 +43,7 @@ class Span:
 
     @cached_property
     def ends(self) -> tuple[tuple[Linear, ...], tuple[Linear, ...]]:
-        """What the least element is at least, and what the greatest is at most."""
+        """List what the least element is at least, and what the greatest is at most."""
         found = [end for end in (each.end(OWN) for each in self.holds) if end is not None]
         return tuple(e for low, e in found if low), tuple(e for low, e in found if not low)
 

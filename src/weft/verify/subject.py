@@ -78,7 +78,7 @@ class Draw:
 
     @property
     def begin(self) -> int:
-        """Which draw with numbers of interest is the first: where there is no time for all, others are made in each verdict."""
+        """Tell which draw with numbers of interest is the first: where there is no time for all, each verdict makes others."""
         return modular.key(self.seed, "first of the draws with numbers", self.chains) % (1 << 31)
 
     def field(self, programs: Sequence[TensorProgram], trial: int) -> FieldDomain:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 
+from testkit.emit.comparing import scheduled
 from weft.block import lower
 from weft.block.copies import canonical
 from weft.block.linear import Linear
@@ -14,6 +16,7 @@ from weft.block.walk import maps
 from weft.pipeline import RULES_THAT_KEEP_PRECISION, fuse
 from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
+from weft.verify import verify
 
 
 def fused(program: TensorProgram) -> BlockProgram:
@@ -46,3 +49,10 @@ def between(low: int | None, high: int | None) -> tuple[tuple[str, ...], tuple[s
     """The ends of a span between two diagonals."""
     below, above = (() if d is None else (f"i{d:+d}" if d else "i",) for d in (low, high))
     return below, above
+
+
+def demand_right(program: TensorProgram, limited: BlockProgram, rng: random.Random) -> None:
+    """Verify `limited` under a few random schedules; raises AssertionError where one does not compute `program`."""
+    for _ in range(4):
+        verdict = verify(program, scheduled(limited, rng), seed=rng.randrange(1000))
+        assert verdict.equal, verdict

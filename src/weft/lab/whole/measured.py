@@ -27,6 +27,7 @@ from weft.lab.whole.memory import most_allocated
 from weft.lab.whole.profiled import profile
 from weft.lab.whole.rows import Inputs, ModelRow, cast, rows
 from weft.phases import spent
+from weft.run import stats
 from weft.verify.judge import Draws, judge
 
 OWN, PEER, PLAIN = "weft", "Inductor", "eager"
@@ -51,7 +52,8 @@ class ModelResult:
         peaks: by compiler, the most bytes of tensors at once beyond those before the call.
         first: by compiler, seconds of `torch.compile` and the calls that compile, one compiler after the other in one process.
         phases: seconds of weft's first calls by phase, of the thread that calls.
-        left: what weft leaves to PyTorch, as its warnings say.
+        left: what weft leaves to PyTorch, as its warnings say: graphs, and what it failed on.
+        fallbacks: how many operations weft leaves to PyTorch, warned of or not; -1 where that was not counted.
         failed: why there are no figures.
     """
 
@@ -64,6 +66,7 @@ class ModelResult:
     first: Mapping[str, float] = field(default_factory=dict[str, float])
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     left: Sequence[str] = ()
+    fallbacks: int = -1
     failed: str = ""
 
     def ratio(self, peer: str) -> float:
@@ -124,6 +127,7 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
     first: dict[str, float] = {}
     phases: dict[str, float] = {}
     left: tuple[str, ...] = ()
+    fallbacks = -1
     for name, make in (
         (OWN, lambda: _TORCH.compile(model, backend=backend)),
         (PEER, lambda: _TORCH.compile(model, backend="inductor")),
@@ -138,6 +142,7 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
         _wait(row.device)
         first[name] = time.perf_counter() - begin
         if name == OWN:
+            fallbacks = stats.snapshot().fallbacks
             phases |= {phase: each.wall for phase, each in spent().items()}
             left = tuple(dict.fromkeys(str(w.message) for w in said if issubclass(w.category, LeftToPyTorchWarning)))
     times = _times(row, calls, rounds)
@@ -145,7 +150,7 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
     share, others = profile(calls[OWN], list(map(row.inputs, range(_PROFILED))), row.device)
     given = row.inputs(_PROFILED)
     peaks = {name: most_allocated(lambda call=call: call(given), row.device) for name, call in calls.items()}
-    return ModelResult(row.name, times, wrong, share, others, peaks, first, phases, left)
+    return ModelResult(row.name, times, wrong, share, others, peaks, first, phases, left, fallbacks)
 
 
 def _wait(device: str) -> None:

@@ -60,7 +60,7 @@ class ModelRow:
 
     @property
     def judged(self) -> bool:
-        """Whether results can be compared: in bf16 routers of experts send tokens elsewhere by a rounding."""
+        """Tell whether results can be compared: in bf16 routers of experts send tokens elsewhere by a rounding."""
         return self.dtype == torch.float32 or self.call.build not in (_mixtral, _mixtral_layer)
 
     @property

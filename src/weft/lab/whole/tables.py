@@ -84,7 +84,14 @@ def _first(found: Sequence[ModelResult]) -> Table:
         own, peer = (each.first.get(name, math.nan) for name in (OWN, PEER))
         most = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
         phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in most)
-        table.add_row(each.row, f"{own:.1f}", f"{peer:.1f}", f"{own / peer:.2f}", phases, str(len(each.left)))
+        table.add_row(
+            each.row,
+            f"{own:.1f}",
+            f"{peer:.1f}",
+            f"{own / peer:.2f}",
+            phases,
+            "-" if each.fallbacks < 0 else str(each.fallbacks),
+        )
     return table
 
 

@@ -26,6 +26,9 @@ class FiniteAsRaised:
     def of(self, value: str) -> bool:
         """Tells whether this is one: an extremum or a sum of what is raised, the logarithm of a sum of exponentials of it, or
         made of element numbers and finite constants.
+
+        The converse does not hold for all of these: one -inf makes a sum or a minimum infinite, and an extremum of several rows
+        is infinite for all of them where one row is. There the judge refuses kernels without the shift.
         """
         waiting = [value]
         while waiting:

@@ -59,8 +59,9 @@ def cancel_shifts(program: TensorProgram, but: Collection[str] = ()) -> TensorPr
 
     Conditioning: none of its own, ill-conditioned alone: exp(x) overflows where exp(x - max x) cannot. The result must be
     made safe before it runs on numbers; that pass then also takes care of infinities and NaN. Where c is -inf, as the maximum
-    of a row that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here. The mean of a row with one -inf is the
-    exception: all of that row is NaN only with the shift. Such inputs are the judge's.
+    of a row that is all -inf, both sides give NaN: -inf - -inf there, and 0 / 0 here. Of a mean, a
+    minimum, and an extremum of several rows that is not so: one -inf makes all of the row NaN, or all rows, only with the shift.
+    Such inputs are the judge's.
     """
     before = split = split_elementwise(program)
     found = _cancelled(split, but)
