@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
+import weft
 from testkit.block import paper, programs
 from testkit.emit import special
 from weft.cost import Machine, least_seconds
@@ -129,3 +131,15 @@ def test_little_work_takes_one_launch_and_much_work_the_grid():
         [level.size for level in loop.levels] for _, loop in many.chosen.schedule.loops
     ]
     assert not any(level.place is LevelPlace.grid for _, loop in alone.loops for level in loop.levels)
+
+
+def test_a_value_of_indices_alone_that_is_also_a_result_is_a_region_of_its_own_on_a_gpu() -> None:
+    """Every region that reads such a value makes it itself, and then nothing of this one is left to be cut."""
+
+    def masked(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = torch.arange(16)[:, None] >= torch.arange(16)[None, :]
+        return x.masked_fill(~kept, 0.0), kept
+
+    program = weft.optimize(masked, (torch.randn(4, 16, 16),), target="cuda:90")
+    assert len(program.kernels) == 2
+    assert not program.fallbacks

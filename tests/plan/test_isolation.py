@@ -177,3 +177,15 @@ def test_an_axis_that_one_product_sums_over_may_be_another_ones_batch():
     torch.testing.assert_close(program(*given), function(*given))
     assert program.fallbacks == ()
     assert len(program.kernels) >= 2
+
+
+def test_a_defect_of_cutting_leaves_regions_as_they_are(monkeypatch):
+    def failing(self):
+        raise ValueError("a defect")
+
+    monkeypatch.setattr("weft.plan.choose.cuts.Cuts.stages", failing)
+    given = inputs()
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="weft failed.*ValueError: a defect"):
+        program = weft.optimize(two_products, given, verify="always")  # else a cut that is known would do
+    assert len(program.kernels) >= 2
+    torch.testing.assert_close(program(*given), two_products(*given))

@@ -12,6 +12,7 @@ import torch
 
 from weft.capture import Captured
 from weft.cost import Machine, least_seconds
+from weft.defects import note
 from weft.errors import Location, WeftError
 from weft.garbage import uncollected
 from weft.options import current
@@ -32,8 +33,8 @@ from weft.plan.execute.selections import (
 )
 from weft.plan.judge.judging import demand
 from weft.plan.partition.laws_check import laws_refuted
-from weft.plan.partition.partition import Cut, Region, Task
-from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
+from weft.plan.partition.partition import Cut, Region, Task, linear, partition
+from weft.plan.partition.schemes import Scheme, as_launched, cut_by, operators, scheme_of
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
@@ -108,7 +109,11 @@ class Regions:
             refuted = laws_refuted(written, lawful)
             if refuted is not None:
                 raise refuted
-            stages = Cuts(program, self, writes=self.writes).stages()
+            try:
+                stages = Cuts(program, self, writes=self.writes).stages()
+            except Exception as error:  # noqa: BLE001 - a defect of choosing loses no kernel: what cannot be cut is taken as it is
+                note(error)
+                return as_launched(program, linear(partition(program)))
         keep(parts, Cut(stages), brought)
         return stages
 
