@@ -190,15 +190,20 @@ class Cuts:
             parts = split(self.program, region)
             if len(parts) > 1:
                 return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
-        if self.prices.fine:
-            parts, again = between_passes(self.program, region, self.prices.lengths(region))
-            self.again |= again
-            if len(parts) > 1:
-                return tuple(Atom(part, home, (*inside, region)) for part in parts)
-            for split in (beside_matmuls, before_wider):
-                parts = split(self.program, region)
-                if len(parts) > 1 and self.price(region) == inf:
-                    return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
+        if not self.prices.fine:
+            return (Atom(region, home, inside),)
+        parts, again = between_passes(self.program, region, self.prices.lengths(region))
+        self.again |= again
+        if len(parts) > 1:
+            return tuple(atom for part in parts for atom in self._with_kernels(part, home, (*inside, region)))
+        return self._with_kernels(region, home, inside)
+
+    def _with_kernels(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
+        """Cuts `region` further where it has no kernel."""
+        for split in (beside_matmuls, before_wider):
+            parts = split(self.program, region)
+            if len(parts) > 1 and self.price(region) == inf:
+                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
         return (Atom(region, home, inside),)
 
 
