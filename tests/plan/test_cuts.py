@@ -143,3 +143,17 @@ def test_a_value_of_indices_alone_that_is_also_a_result_is_a_region_of_its_own_o
     program = weft.optimize(masked, (torch.randn(4, 16, 16),), target="cuda:90")
     assert len(program.kernels) == 2
     assert not program.fallbacks
+
+
+def test_what_lies_between_passes_is_cut_further_where_it_has_no_kernel() -> None:
+    """Vectors that are looked up and read along both axes of a mask, which a softmax between two matmuls reads."""
+
+    def masked(ids: torch.Tensor, place: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        row, i = torch.arange(8)[:, None, None], torch.arange(1024)
+        same = ids[row, i[None, :, None]] == ids[row, i[None, None, :]]
+        seen = place[row, i[None, None, :]] <= place[row, i[None, :, None]]
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=(same & seen)[:, None])
+
+    ids = torch.randint(0, 3, (8, 1024))
+    program = weft.optimize(masked, (ids, ids, torch.randn(8, 4, 1024, 64)), target="cuda:90", judge="off")
+    assert not program.fallbacks
