@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from weft.pipeline import normalize
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
+from weft.plan.execute.library_times import LibraryTimes, _lying_as
 from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, Task, linear, partition, sorted_by, united, waits_of
 from weft.plan.partition.schemes import Scheme, cut_by, operators, scheme_of
@@ -332,10 +334,55 @@ def test_products_are_tried_in_the_library_where_its_best_would_be_faster(functi
     program, graph = captured(function, inputs)
     known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
     regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
-    calls = for_the_library(graph, program, regions, known)
+    calls = for_the_library(graph, program, regions, known, LibraryTimes(), [None] * len(regions))
     assert len(calls) == count
     products = [n.name for n in graph.program.nodes if isinstance(n, Contraction)]
     assert set(calls) <= {graph.made_by[name] for name in products}
+
+
+@dataclass
+class Measured(LibraryTimes):
+    """A library that takes so long for each call."""
+
+    seconds: float = 0.0
+
+    def of(self, number: int) -> float | None:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("library", "kernels", "count"), [(1e-3, 2e-3, 1), (2e-3, 1e-3, 0), (1e-9, None, 1), (1.0, None, 0)]
+)
+def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(library, kernels, count) -> None:
+    program, graph = captured(lambda x, w: torch.relu(x @ w), [torch.empty(512, 256), torch.empty(256, 512)])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    assert len(regions) == 1
+    assert len(for_the_library(graph, program, regions, known, Measured(seconds=library), [kernels])) == count
+
+
+def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypatch) -> None:
+    """Here no GPU takes the time: what would be timed is run, and what it is called with is looked at."""
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def run(call, recording, device):
+        generator = torch.Generator(device)
+        seen.append(tuple(_lying_as(recording.fakes[slot.index], device, generator) for slot in call.reads()))
+        return 1.0
+
+    _, graph = captured(
+        lambda x, w, v: (x @ w.T, x @ v.T, x @ v), [torch.empty(8, 6), torch.empty(6, 6), torch.empty(6, 6)]
+    )
+    times = LibraryTimes(graph.recording, torch.device("cpu"))
+    monkeypatch.setattr(times, "_measured", run)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    calls = sorted({graph.made_by[n.name] for n in graph.program.nodes if isinstance(n, Contraction)})
+    assert [times.of(number) for number in calls] == [1.0, 1.0, 1.0]
+    assert [tuple(t.stride() for t in each) for each in seen] == [
+        ((6, 1), (1, 6)),
+        ((6, 1), (6, 1)),
+    ]  # the second is like the first
+    assert LibraryTimes(None, torch.device("cpu")).of(calls[0]) is None
 
 
 def test_the_bound_counts_what_must_be_moved_and_multiplied() -> None:

@@ -43,6 +43,7 @@ class CompiledRegion:
         considered: every candidate, and what became of it.
         sizes: of the example that it was compiled for, by space name.
         approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
+        measured_seconds: what its kernels were measured to take at these sizes; None where they were not timed.
     """
 
     program: TensorProgram
@@ -53,6 +54,7 @@ class CompiledRegion:
     considered: tuple[Considered, ...]
     sizes: Mapping[str, int]
     approximation: Approximation | None = None
+    measured_seconds: float | None = None
 
 
 Demand: TypeAlias = Callable[[CompiledRegion], str]
@@ -98,7 +100,7 @@ def build_region(
     selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely)
     chosen, considered = selection.chosen, selection.considered
     try:
-        return replace(attempts.made(chosen), considered=considered)
+        return replace(attempts.made(chosen), considered=considered, measured_seconds=selection.measured_seconds)
     except VerificationError as error:
         if selection.written is None:
             raise

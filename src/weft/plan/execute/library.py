@@ -1,7 +1,8 @@
-"""Matmuls for PyTorch's library to run: those of regions that would gain if the library took the least time possible.
+"""Matmuls for PyTorch's library to run: those of regions that gain by it, as far as that is known.
 
-The library is a candidate for each matmul that no other matmul of its region feeds, at a share of its floor: what that leaves
-out is what the model errs by. The best cut of each region is found with these candidates; what wins so is timed, by the trial.
+The library is a candidate for each matmul that no other matmul of its region feeds: at the seconds that it was measured to take
+where it was, else at a share of its floor; what that leaves out is what the model errs by. The best cut of each region is found
+with these candidates, and its own kernels at what they were measured to take; what wins so is timed, by the trial.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from math import inf
 
 from weft.capture import Captured
 from weft.errors import WeftError
+from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, subset_of
 from weft.plan.partition.partition import Region, taken_apart, united
@@ -29,7 +31,14 @@ class _Part:
     call: int | None = None
 
 
-def for_the_library(captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions) -> list[int]:
+def for_the_library(
+    captured: Captured,
+    program: TensorProgram,
+    regions: Sequence[Region],
+    known: Regions,
+    times: LibraryTimes,
+    measured: Sequence[float | None],
+) -> list[int]:
     """Finds the ATen calls of `captured`, by number, whose matmuls are worth a trial in PyTorch's library.
 
     Launches count nothing here: what they cost differs most from machine to machine, and they are part of what is timed.
@@ -38,18 +47,22 @@ def for_the_library(captured: Captured, program: TensorProgram, regions: Sequenc
         captured, program: the graph as written, and after the laws.
         regions: of `program`, as they were cut.
         known: of this graph; regions that were not selected for are selected for now, in seconds each.
+        times: of the library.
+        measured: seconds of each region's kernels, where they were timed.
     """
     calls: list[int] = []
-    for region in regions:
+    for region, seconds in zip(regions, measured, strict=True):
         matmuls = lone_matmuls(captured, region)
         parts = _parts(captured, program, region, matmuls) if matmuls else ()
         if parts:
-            calls += _best(program, parts, known)
+            calls += _best(program, parts, known, times, seconds)
     return calls
 
 
-def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> list[int]:
-    """Returns the calls that the library runs in the best cut of `parts`."""
+def _best(
+    program: TensorProgram, parts: Sequence[_Part], known: Regions, times: LibraryTimes, measured: float | None
+) -> list[int]:
+    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long."""
     maker = {name: i for i, each in enumerate(parts) for name in each.region.results}
     waits = Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in parts))
     every = [part for own in convex_parts(waits, lambda _: True) for part in own]
@@ -58,18 +71,23 @@ def _best(program: TensorProgram, parts: Sequence[_Part], known: Regions) -> lis
     def call_of_part(part: Subset) -> int | None:
         return parts[elements(part)[0]].call if part.bit_count() == 1 else None
 
+    def least(part: Subset, region: Region) -> float:
+        call = call_of_part(part)
+        if call is None:
+            return measured if part == whole and measured is not None else known.least(region)
+        seconds = times.of(call)
+        return _OF_FLOOR * known.least(region) if seconds is None else seconds
+
     def price(part: Subset) -> float:
-        if call_of_part(part) is not None:
+        if call_of_part(part) is not None or (part == whole and measured is not None):
             return bounds[part]
         try:
             return known.selection(joined[part]).work_seconds
         except WeftError:  # no kernel for this part alone
             return inf
 
-    bounds = {
-        part: known.least(region) * (1.0 if call_of_part(part) is None else _OF_FLOOR)
-        for part, region in joined.items()
-    }
+    whole = subset_of(range(len(parts)))
+    bounds = {part: least(part, region) for part, region in joined.items()}
     best, _ = cheapest(waits, bounds, price)
     return [call for part in best if (call := call_of_part(part)) is not None]
 

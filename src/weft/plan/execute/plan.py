@@ -16,6 +16,7 @@ from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library
+from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.schemed import as_asked
@@ -190,7 +191,9 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     free = captured.leaving is not None and known.scheme is None
     matmuls = free and any(lone_matmuls(captured, region) for region in cut)
     fresh = Regions(known.layouts, known.target, constant=known.constant)  # without what is not needed any more
-    with_library = functools.partial(_with_library, captured, program, cut, fresh) if matmuls else None
+    times = LibraryTimes(captured.recording, known.device)
+    seconds = [region.measured_seconds for region in regions]
+    with_library = functools.partial(_with_library, captured, program, cut, fresh, times, seconds) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
@@ -216,10 +219,15 @@ def running(
 
 
 def _with_library(
-    captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions
+    captured: Captured,
+    program: TensorProgram,
+    regions: Sequence[Region],
+    known: Regions,
+    times: LibraryTimes,
+    measured: Sequence[float | None],
 ) -> Captured | None:
     """Capture the graph again with the matmuls left to PyTorch's library that are worth a trial; None where none are."""
-    calls = for_the_library(captured, program, regions, known)
+    calls = for_the_library(captured, program, regions, known, times, measured)
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 

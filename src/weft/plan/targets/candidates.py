@@ -145,6 +145,7 @@ class Selection:
     `launch_seconds` is what one launch is predicted to take beyond its work.
     `close`: more schedules of the likeliest programs were looked at, where the target times them. Until then `chosen` is the best
     of a few, which is enough to cut a graph by, and `look_closely` looks at them; None where the selection was not made just now.
+    `measured_seconds`: what `chosen` was measured to take where the target is; None where it was not timed.
     """
 
     program: TensorProgram
@@ -156,6 +157,7 @@ class Selection:
     launch_seconds: float = 0.0
     close: bool = True
     look_closely: Callable[[], Selection] | None = field(default=None, compare=False, repr=False)
+    measured_seconds: float | None = None
 
     @property
     def work_seconds(self) -> float:

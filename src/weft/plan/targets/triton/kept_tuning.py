@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,19 @@ def tuned_before(selection: Selection, places: Sequence[Mapping[str, str]], brou
     # At these sizes, not at those of then.
     cost = total(estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost))
     chosen = replace(known[0], cost=cost)
-    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    seconds = measured_seconds(str(known[1].get("chosen", "")), considered)
+    return replace(
+        selection,
+        chosen=chosen,
+        others=(),
+        considered=(*selection.considered, *considered),
+        measured_seconds=seconds,
+    )
+
+
+def measured_seconds(name: str, considered: Iterable[Considered]) -> float | None:
+    """Finds what the candidate of this name was measured to take."""
+    return next((each.seconds for each in considered if each.origin == name), None)
 
 
 def _considered(meta: Mapping[str, Json]) -> list[Considered] | None:

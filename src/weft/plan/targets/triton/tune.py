@@ -25,7 +25,7 @@ from weft.plan.targets.candidates import Candidate, Considered, Example, Selecti
 from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import Printed, built, launched
-from weft.plan.targets.triton.kept_tuning import keys, tuned_before
+from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, tuned_before
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone_on
 from weft.run.gpu.assemble import begun, side_by_side
@@ -125,7 +125,9 @@ def tuned(
     said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
     keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
-    return replace(selection, chosen=best, others=(), considered=(*selection.considered, *said))
+    seconds = measured_seconds(best.name, said)
+    considered = (*selection.considered, *said)
+    return replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
 
 
 def started(selection: Selection, device: torch.device | None) -> Iterator[object]:

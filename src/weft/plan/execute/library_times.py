@@ -1,0 +1,101 @@
+"""How long PyTorch's library takes for the matmuls of a graph, measured where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree  # no public name
+
+from weft.capture.describe import alive
+from weft.capture.recording import Call, Recording, Slot
+from weft.plan.targets.graphs import GraphTimer, cache_filler
+from weft.run.gpu.alone import alone_on
+
+_TREE: Any = pytree
+
+
+@dataclass
+class LibraryTimes:
+    """Seconds of recorded ATen calls in PyTorch on a GPU, taken as those of kernels are when they are tuned.
+
+    The model says what a library would take at its best; some products it cannot do well at all, as one whose rows do not begin at
+    multiples of 16 bytes. Calls with operands alike are timed once.
+
+    Attributes:
+        recording: the calls, by number; None: nothing is timed.
+        device: the GPU; None: nothing is timed.
+    """
+
+    recording: Recording | None = None
+    device: torch.device | None = None
+    _calls: tuple[Call, ...] | None = None
+    _known: dict[Hashable, float | None] = field(default_factory=dict[Hashable, "float | None"])
+    _timer: GraphTimer | None = None
+
+    def of(self, number: int) -> float | None:
+        """Returns the median seconds of a call; None where they are not known: without a GPU, for sizes that change from call
+        to call, or where memory does not suffice for other operands beside the user's.
+        """
+        if self.recording is None or self.device is None:
+            return None
+        self._calls = self._calls or alive(self.recording).calls  # as they were numbered
+        call = self._calls[number]
+        call = call.whole or call
+        key = self._key(call, self.recording)
+        if key is None:
+            return None
+        if key not in self._known:
+            self._known[key] = None
+            try:
+                with suppress(RuntimeError, NotImplementedError), torch.no_grad(), torch.cuda.device(self.device):
+                    self._known[key] = self._measured(call, self.recording, self.device)
+            finally:
+                torch.cuda.empty_cache()
+        return self._known[key]
+
+    def _key(self, call: Call, recording: Recording) -> Hashable | None:
+        """Returns all that the seconds of `call` depend on; None where that is not fixed."""
+        leaves, _ = _TREE.tree_flatten((call.args, call.kwargs))
+        found: list[Hashable] = [str(call.target)]
+        for leaf in leaves:
+            if isinstance(leaf, Slot):
+                fake = recording.fakes[leaf.index]
+                numbers: tuple[object, ...] = (*fake.shape, *fake.stride())
+                if any(isinstance(n, torch.SymInt) for n in numbers):
+                    return None
+                found.append((numbers, fake.dtype))
+            elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+                return None
+            else:
+                found.append(str(leaf))
+        return tuple(found)
+
+    def _measured(self, call: Call, recording: Recording, device: torch.device) -> float:
+        """Times `call` on random operands; raises RuntimeError where it cannot."""
+        generator = torch.Generator(device)
+
+        def made(leaf: Any) -> Any:
+            if isinstance(leaf, Slot):
+                return _lying_as(recording.fakes[leaf.index], device, generator)
+            return device if isinstance(leaf, torch.device) else leaf
+
+        args, kwargs = _TREE.tree_map(made, (call.args, call.kwargs))
+        target: Any = call.target
+        with alone_on(device):
+            self._timer = self._timer or GraphTimer(cache_filler(device))
+            target(*args, **kwargs)
+            torch.cuda.synchronize(device)
+            return self._timer.median(lambda: target(*args, **kwargs))
+
+
+def _lying_as(fake: torch.Tensor, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """Makes a tensor that lies in memory as `fake` would, with random elements where these are floating-point numbers."""
+    room = 1 + sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True) if n > 1)
+    memory = torch.zeros(room, dtype=fake.dtype, device=device)
+    if memory.dtype.is_floating_point:
+        memory.normal_(generator=generator)
+    return memory.as_strided(fake.shape, fake.stride())
