@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from weft.tensor.arrays import Array, as_array
 from weft.tensor.dtypes import DType
 from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 V = TypeVar("V")
-Array = npt.NDArray[Any]
 Structural = Callable[..., Array]
 """A numpy function that moves elements and never computes with them."""
 

@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
+import torch
 
 from weft.tensor.axes import Space
 from weft.tensor.domain import Array
@@ -31,12 +33,15 @@ from weft.verify.eager import (
 )
 from weft.verify.inputs import deciding, indices_below, reached, reads_inside
 from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
+from weft.verify.torch_array import TorchArray
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
 # block; and where the program's own sizes leave no smaller ones.
 MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 # So many multiplications and additions of a product cost as much as one other operation.
 _OF_A_PRODUCT = 8
+# A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
+ON_DEVICE = 1 << 18
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
 # A size that is made smaller is no smaller than the first; where all that is left takes more operations than the second, than the
@@ -56,6 +61,7 @@ class Case:
         inputs: by name: float64 arrays of numbers that the types hold, int64, bool.
         layout: where rows are.
         regime: of inputs without rows, and of the first row of others.
+        device: where its references are worked out, in arrays of PyTorch's; None: by numpy.
     """
 
     program: TensorProgram
@@ -63,12 +69,21 @@ class Case:
     inputs: Mapping[str, Array]
     layout: RowLayout
     regime: int
+    device: torch.device | None = None
     known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
+
+    @cached_property
+    def placed(self) -> Mapping[str, Array]:
+        """The inputs where references are worked out."""
+        return {name: self._place(v) for name, v in self.inputs.items()}
+
+    def _place(self, values: Array) -> Array:
+        return values if self.device is None else cast("Array", TorchArray.of(values, self.device))
 
     @cached_property
     def exact(self) -> tuple[Array, ...]:
         """The results in fp64."""
-        return _evaluated(self.program, self.inputs, self.sizes, Fp64Domain())
+        return self._evaluated(Fp64Domain())
 
     @cached_property
     def eager(self) -> tuple[Array, ...]:
@@ -78,12 +93,12 @@ class Case:
     @cached_property
     def unmasked(self) -> tuple[Array, ...]:
         """The results in fp64 where 0 times anything is 0."""
-        return _evaluated(self.program, self.inputs, self.sizes, MaskedDomain())
+        return self._evaluated(MaskedDomain())
 
     @cached_property
     def of_poles(self) -> tuple[Array, ...]:
         """Gives the infinity that a result may be where quotients by 0 decide that it is no number; else NaN."""
-        made = _evaluated(self.program, self.inputs, self.sizes, PoleDomain())
+        made = self._evaluated(PoleDomain())
         return tuple(np.where(np.abs(v) >= PoleDomain.LARGE**0.5, np.copysign(np.inf, v), np.nan) for v in made)
 
     @cached_property
@@ -92,16 +107,17 @@ class Case:
         kinds = {n.name: n.dtype for n in self.program.inputs}
         inputs = {
             name: np.where(np.abs(v) < kinds[name].least_normal, 0.0, v) if kinds[name].is_float else v
-            for name, v in self.inputs.items()
+            for name, v in self.placed.items()
         }
-        return _evaluated(self.program, inputs, self.sizes, FlushedDomain())
+        return self._evaluated(FlushedDomain(), inputs)
 
     def in_order(self, order: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results as eager rounds them, with sums in another order."""
 
         domain = (MaskedEagerDomain if masked else EagerDomain)(order)
         key = "masked, in order" if masked else "order", order
-        return self._once(key, lambda: eagerly(self.program, self.inputs, self.sizes, domain))
+        domain.place = self._place
+        return self._once(key, lambda: eagerly(self.program, self.placed, self.sizes, domain))
 
     @cached_property
     def accidental(self) -> tuple[Array, ...]:
@@ -109,13 +125,13 @@ class Case:
 
         def made(poison: float) -> tuple[Array, ...]:
             domain = AccidentalDomain(most_terms(self.program, self.sizes), poison)
-            return _evaluated(self.program, self.inputs, self.sizes, domain, domain.begin)
+            return self._evaluated(domain, watch=domain.begin)
 
         pairs = zip(made(np.nan), made(0.0), self.exact, strict=True)
         return tuple(
             (np.isnan(with_nan) & ~np.isnan(with_0)) | (np.isfinite(exact) & ~np.isfinite(with_nan))
             if with_nan.dtype.kind == "f"
-            else np.zeros(with_nan.shape, np.bool_)
+            else np.zeros_like(with_nan, dtype=np.bool_)
             for with_nan, with_0, exact in pairs
         )
 
@@ -138,8 +154,20 @@ class Case:
 
     def _off(self, domain: RandomlyRoundedDomain) -> tuple[Array, ...]:
         kinds = {n.name: n.dtype for n in self.program.inputs}
-        given = {name: domain.given(v, kinds[name]) for name, v in self.inputs.items()}
-        return _evaluated(self.program, given, self.sizes, domain, domain.begin)
+        given = {name: domain.given(v, kinds[name]) for name, v in self.placed.items()}
+        return self._evaluated(domain, given, domain.begin)
+
+    def _evaluated(
+        self,
+        domain: Fp64Domain,
+        inputs: Mapping[str, Array] | None = None,
+        watch: Callable[[Node], None] | None = None,
+    ) -> tuple[Array, ...]:
+        """Evaluates the program on its inputs, or on others that are placed as they are."""
+        domain.place = self._place
+        with np.errstate(all="ignore"):
+            given = self.placed if inputs is None else inputs
+            return evaluate(self.program, given, domain, sizes=dict(self.sizes), watch=watch)
 
     def _once(self, key: tuple[str, int], made: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
         if key not in self.known:
@@ -179,17 +207,6 @@ def said(group: int) -> str:
     return " beside ".join(dict.fromkeys(own + rest)) or REGIMES[0].name
 
 
-def _evaluated(
-    program: TensorProgram,
-    inputs: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    domain: Fp64Domain,
-    watch: Callable[[Node], None] | None = None,
-) -> tuple[Array, ...]:
-    with np.errstate(all="ignore"):
-        return evaluate(program, inputs, domain, sizes=dict(sizes), watch=watch)
-
-
 def most_terms(program: TensorProgram, sizes: Mapping[str, int]) -> int:
     """Returns how many terms the longest sum of the program has at `sizes`."""
     sums = (n.over for n in program.nodes if isinstance(n, Contraction | Reduction))
@@ -218,6 +235,7 @@ def cases(
     seed: int,
     draws: int = 1,
     layout: RowLayout | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[Case]:
     """Yields inputs of all regimes.
 
@@ -228,6 +246,7 @@ def cases(
         seed: of the numbers.
         draws: of each regime of inputs without rows.
         layout: of the inputs' rows; `layout_of(program)` by default.
+        device: where references of many operations are worked out, if not by numpy.
 
     Returns:
         the cases, in a fixed order.
@@ -245,7 +264,7 @@ def cases(
         }
         if looks_up and not _with_indices(program, inputs, sizes, rng):
             continue  # no call: eager raises an error
-        yield Case(program, sizes, inputs, layout, regime)
+        yield Case(program, sizes, inputs, layout, regime, device if points(program, sizes) >= ON_DEVICE else None)
 
 
 def _with_indices(

@@ -184,7 +184,7 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
 
 def _tried(judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int) -> str | None:
     tally = ErrorTally(judged.written)
-    every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout))
+    every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout, judged.device))
     if not every:
         raise _UnjudgedError("no small inputs have indices that are there")
     return run(judged, region, every, tally) or tally.verdict()
