@@ -27,7 +27,6 @@ def _references(request, monkeypatch):
         monkeypatch.setattr(f"{__name__}.ErrorTally", emitted.HeldTally)
 
 
-
 @pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM], ids=["softmax", "attention", "norm"])
 def test_what_is_right_passes(program):
     assert verdict(program) is None

@@ -26,7 +26,6 @@ def _references(request, monkeypatch):
         monkeypatch.setattr(f"{__name__}.ErrorTally", emitted.HeldTally)
 
 
-
 def summed(dtype=F32):
     m, n = programs.axes("m", "n")
     node = Reduction("t", (m,), dtype, Monoid.sum, Use("x", (m, n)), (n,))

@@ -9,13 +9,31 @@ from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.verify import cases as judged
-
 from weft.verify.cases import cases
-from weft.verify.emitted import ErrorTally
 from weft.verify.torch_array import TorchArray
 
 HERE = torch.device("cpu")
-EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1.5, 2.5, -2.5, 3.0, 1e-310, -1e-40, 1e-5, 1e4, -1e4, 700.0, -750.0, 1e300, 2.0**53)
+EDGES = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    1.5,
+    2.5,
+    -2.5,
+    3.0,
+    1e-310,
+    -1e-40,
+    1e-5,
+    1e4,
+    -1e4,
+    700.0,
+    -750.0,
+    1e300,
+    2.0**53,
+)
 NUMBERS = np.array((*EDGES, np.inf, -np.inf, np.nan))
 SINGLES = np.array((*EDGES[:-2], 88.0, -104.0, 3e38, np.inf, -np.inf, np.nan), np.float32)
 WHOLE = np.array((0, 1, -1, 2, 3, -7, 62, 63, 64, 1 << 40, -(1 << 63), (1 << 63) - 1))
@@ -128,9 +146,9 @@ def test_every_reference_is_numpys(monkeypatch, program):
     for own, there in pairs:
         assert there.device == HERE
         for (name, wanted), (_, found) in zip(results(own), results(there), strict=True):
-            for one, other in zip(found, wanted, strict=True):
-                assert isinstance(one, TorchArray), name
-                one = np.asarray(one)
+            for there_found, other in zip(found, wanted, strict=True):
+                assert isinstance(there_found, TorchArray), name
+                one = np.asarray(there_found)
                 assert one.dtype == other.dtype
                 if one.dtype.kind != "f":
                     np.testing.assert_array_equal(one, other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -15,4 +15,9 @@ def as_array(values: Any) -> Array:
 
     Also those of other libraries that take numpy's functions by its protocols (NEP 13 and 18), which `np.asarray` would copy.
     """
-    return values if hasattr(type(values), "__array_function__") else np.asarray(values)
+    return values if hasattr(values, "__array_function__") else np.asarray(values)
+
+
+def is_numpys(values: object) -> TypeGuard[Array]:
+    """Tells whether it is an array in numpy's memory, and no other library's."""
+    return isinstance(values, np.ndarray)

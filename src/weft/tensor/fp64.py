@@ -9,7 +9,7 @@ from typing import assert_never
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.arrays import as_array
+from weft.tensor.arrays import as_array, is_numpys
 from weft.tensor.domain import (
     Array,
     Structural,
@@ -203,7 +203,7 @@ def _in_rows(v: Array, dims: Sequence[int]) -> Array:
     kept = [d for d in range(v.ndim) if d not in dims]
     shape = [*(v.shape[d] for d in kept), math.prod(v.shape[d] for d in dims)]
     rows = v.transpose([*kept, *dims]).reshape(shape)
-    return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
+    return np.ascontiguousarray(rows) if is_numpys(rows) else rows
 
 
 _ALONE, _SHARED = 1 << 18, 1 << 23
@@ -216,8 +216,8 @@ def matmul_in_parts(a: Array, b: Array) -> Array:
     On a busy machine the threads of a product of 0.5 million terms wait for each other for 4 to 30 ms; it takes 0.05.
     """
     rows, terms, columns = *a.shape[-2:], b.shape[-1]
-    alone = not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray)
-    if alone or "f" not in (a.dtype.kind, b.dtype.kind) or not _ALONE < rows * terms * columns <= _SHARED:
+    elsewhere = not is_numpys(a) or not is_numpys(b)
+    if elsewhere or "f" not in (a.dtype.kind, b.dtype.kind) or not _ALONE < rows * terms * columns <= _SHARED:
         return np.matmul(a, b)
     high = min(rows, 8)
     wide = max(1, _ALONE // (high * terms))

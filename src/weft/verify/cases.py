@@ -6,10 +6,11 @@ A `Case` knows the results that its program has on its inputs: in fp64, as eager
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 import torch
@@ -78,7 +79,7 @@ class Case:
         return {name: self._place(v) for name, v in self.inputs.items()}
 
     def _place(self, values: Array) -> Array:
-        return values if self.device is None else cast("Array", TorchArray.of(values, self.device))
+        return values if self.device is None else TorchArray.of(values, self.device)
 
     @cached_property
     def exact(self) -> tuple[Array, ...]:
@@ -257,14 +258,23 @@ def cases(
     count = len(REGIMES) * draws if single else len(near) * draws
     wanted = [(sizes, 0) for sizes in far]
     wanted += [(near[n % len(near)], n % len(REGIMES)) for n in range(max(count, len(near)) if near else 0)]
-    for number, (sizes, regime) in enumerate(wanted):
+
+    def made(number: int) -> Case | None:
+        sizes, regime = wanted[number]
         rng = np.random.default_rng((seed, number))
         inputs = {
             n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
         }
         if looks_up and not _with_indices(program, inputs, sizes, rng):
-            continue  # no call: eager raises an error
-        yield Case(program, sizes, inputs, layout, regime, device if points(program, sizes) >= ON_DEVICE else None)
+            return None  # no call: eager raises an error
+        large = points(program, sizes) >= ON_DEVICE
+        return Case(program, sizes, inputs, layout, regime, device if large else None)
+
+    if device is None:
+        yield from filter(None, map(made, range(len(wanted))))
+    else:  # sizes of a binary's class are large, and their numbers take as long to draw as all that follows
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            yield from filter(None, pool.map(made, range(len(wanted))))
 
 
 def _with_indices(

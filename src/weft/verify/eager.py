@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import cast
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class EagerDomain(Fp64Domain):
     def _matmul(self, left: Array, right: Array) -> Array:
         places = np.random.default_rng(self.order).permutation(left.shape[-1])
         if isinstance(left, TorchArray) and isinstance(right, TorchArray):
-            return cast("Array", left.multiplied_in(places, right))
+            return left.multiplied_in(places, right).array
         total = np.zeros((*left.shape[:-1], right.shape[-1]), np.result_type(left, right))
         for place in places:
             total += left[..., place, None] * right[..., place, None, :]
@@ -325,7 +324,7 @@ class RandomlyRoundedDomain(_TypedDomain):
         """
         if self._anyhow is not None:
             if isinstance(values, TorchArray):
-                return cast("Array", values.uniform(self._anyhow))
+                return values.uniform(self._anyhow).array
             return self._anyhow.uniform(-1.0, 1.0, values.shape)
         with np.errstate(over="ignore"):  # numpy warns of it where there is one element alone
             mixed = (values.astype(np.float64, order="C", copy=False).view(np.int64) ^ self._key) * _MIXING[0]

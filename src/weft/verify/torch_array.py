@@ -2,21 +2,21 @@
 
 The domains of numbers are written once, in numpy. Its protocols (NEP 13 and 18) hand each function that is called with a
 `TorchArray` to the tables here. They hold what PyTorch computes as numpy does: the same types, roundings to nearest even, the same
-NaN, infinities and numbers below the normal ones; functions such as exp to an ulp or two, in which versions of numpy differ as well.
-What is not in the tables is computed by numpy on a copy. None of this runs a kernel of weft's.
+NaN, infinities and numbers below the normal ones; functions such as exp to an ulp or two, as versions of numpy differ as well. What
+is not in the tables is computed by numpy on a copy. None of this runs a kernel of weft's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import numpy.lib.mixins
 import torch
 
-from weft.tensor.arrays import Array
+from weft.tensor.arrays import Array, is_numpys
 
 _TYPES = {
     np.dtype(name): getattr(torch, name)
@@ -28,6 +28,7 @@ _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
 _TERMS = 16
 
 Call = Callable[..., torch.Tensor]
+_torch: Any = torch  # of some of its functions the types are not known
 
 
 class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
@@ -43,9 +44,14 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         self.tensor = tensor
 
     @staticmethod
-    def of(values: Array, device: torch.device) -> TorchArray:
-        """Copies an array to a device; what repeats in it is copied once."""
-        return TorchArray(_moved(values, device))
+    def of(values: Array, device: torch.device) -> Array:
+        """Copies an array to a device; what repeats in it is copied once. To who calls numpy's functions the result is an array."""
+        return TorchArray(_moved(values, device)).array
+
+    @property
+    def array(self) -> Array:
+        """The same, as what numpy's functions take."""
+        return cast("Array", self)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -104,12 +110,12 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         def there(value: Any) -> Any:
             if isinstance(value, TorchArray):
                 return np.asarray(value)
-            return type(value)(map(there, value)) if isinstance(value, tuple | list) else value
+            return _mapped(there, value)
 
         def here(value: Any) -> Any:
-            if isinstance(value, np.ndarray) and value.dtype in _TYPES:
+            if is_numpys(value) and value.dtype in _TYPES:
                 return TorchArray.of(value, self.tensor.device)
-            return type(value)(map(here, value)) if isinstance(value, tuple | list) else value
+            return _mapped(here, value)
 
         return here(func(*there(tuple(args)), **{name: there(value) for name, value in kwargs.items()}))
 
@@ -129,13 +135,11 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def transpose(self, *order: Any) -> TorchArray:
         """Permutes the dimensions."""
-        given = order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order
-        return TorchArray(self.tensor.permute([int(d) for d in cast("Sequence[int]", given)]))
+        return TorchArray(self.tensor.permute(_listed(*order)))
 
     def reshape(self, *shape: Any) -> TorchArray:
         """Returns the elements in another shape."""
-        given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        return TorchArray(self.tensor.reshape([int(n) for n in cast("Sequence[int]", given)]))
+        return TorchArray(self.tensor.reshape(_listed(*shape)))
 
     def sum(self, axis: Any = None) -> TorchArray:
         """Sums up."""
@@ -177,14 +181,14 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> TorchArray:
         """Reads as numpy does, without masks; steps may be negative."""
-        given: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+        given = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
         rest = self.ndim - sum(1 for p in given if p is not None and p is not Ellipsis)
         every = [q for p in given for q in ((slice(None),) * rest if p is Ellipsis else (p,))]
         sizes = iter(self.shape)
         parts = [None if p is None else _forwards(p, next(sizes), self.tensor.device) for p in every]
         found = self.tensor[tuple(parts)]
-        shown = [p for p in every if p is None or isinstance(p, slice)]
-        turned = [d for d, p in enumerate(shown) if isinstance(p, slice) and p.step is not None and p.step < 0]
+        shown: list[Any] = [p for p in every if p is None or isinstance(p, slice)]
+        turned = [d for d, p in enumerate(shown) if _backwards(p)]
         return TorchArray(found.flip(turned) if turned else found)
 
     def uniform(self, rng: np.random.Generator) -> TorchArray:
@@ -195,37 +199,53 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def multiplied_in(self, order: Array, other: TorchArray) -> TorchArray:
         """Computes (.., m, k) by (.., k, n), adding the terms in `order`, one after another, each rounded to the elements' type."""
-        places = torch.from_numpy(order).to(self.tensor.device)
+        places = _torch.from_numpy(order).to(self.tensor.device)
         left = self.tensor.movedim(-1, 0).index_select(0, places).unsqueeze(-1)
         right = other.tensor.movedim(-2, 0).index_select(0, places).unsqueeze(-2)
-        shape = (*torch.broadcast_shapes(left.shape[1:-2], right.shape[1:-2]), left.shape[-2], right.shape[-1])
+        shape = (*_torch.broadcast_shapes(left.shape[1:-2], right.shape[1:-2]), left.shape[-2], right.shape[-1])
         total = torch.zeros(shape, dtype=self.tensor.dtype, device=self.tensor.device)
         for one, two in zip(left.unbind(0), right.unbind(0), strict=True):
             total = torch.addcmul(total, one, two)
         return TorchArray(total)
 
 
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Applies `function` to what a tuple or a list holds; what is neither stays."""
+    if isinstance(value, tuple):
+        return tuple(map(function, cast("tuple[Any, ...]", value)))
+    return list(map(function, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
+def _listed(*given: Any) -> list[int]:
+    """Lists numbers that are given one by one, or together in a row."""
+    return [
+        int(n) for each in given for n in (cast("Sequence[Any]", each) if isinstance(each, tuple | list) else (each,))
+    ]
+
+
 def _forwards(part: Any, size: int, device: torch.device) -> Any:
     """Returns a part of an index as PyTorch takes it: a slice of negative step as the same elements the other way round."""
-    match part:
-        case slice() if part.step is not None and part.step < 0:
-            numbers = range(*part.indices(size))
-            return slice(numbers[-1], numbers[0] + 1, -part.step) if numbers else slice(0, 0)
-        case TorchArray():
-            return part.tensor
-        case np.ndarray():
-            return _moved(part, device)
-        case np.integer():
-            return int(part)
-        case _:
-            return part
+    if _backwards(part):
+        numbers = range(*part.indices(size))
+        return slice(numbers[-1], numbers[0] + 1, -part.step) if numbers else slice(0, 0)
+    if isinstance(part, TorchArray):
+        return part.tensor
+    return _moved(part, device) if is_numpys(part) else int(part) if _is_integer(part) else part
+
+
+def _backwards(part: Any) -> bool:
+    return isinstance(part, slice) and cast("Any", part).step is not None and cast("Any", part).step < 0
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, np.integer)
 
 
 def _moved(values: Array, device: torch.device) -> torch.Tensor:
     """Copies an array; where it only repeats elements, these."""
     dims = zip(values.strides, values.shape, strict=True)
     compact = values[tuple(slice(0, 1) if step == 0 and size else slice(None) for step, size in dims)]
-    copied = torch.from_numpy(np.array(compact, order="C")).to(device)
+    copied = _torch.from_numpy(np.array(compact, order="C")).to(device)
     return copied.broadcast_to(values.shape)
 
 
@@ -264,48 +284,40 @@ def _sign(v: torch.Tensor) -> torch.Tensor:
     return torch.where(v.isnan(), v, torch.sign(v)) if v.is_floating_point() else torch.sign(v)
 
 
-def _on_one_device(function: Call) -> Call:
-    """Puts numbers beside the elements: with a number of the host's PyTorch multiplies by its reciprocal, or takes another way."""
-
-    def placed(*tensors: torch.Tensor) -> torch.Tensor:
-        device = next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
-        return function(*(t.to(device) for t in tensors))
-
-    return placed
-
-
 _CALLS: dict[str, Call] = {
     **{name: _of_numbers(getattr(torch, name)) for name in ("add", "multiply", "subtract", "negative", "maximum", "minimum")},
     **{name: _of_numbers(getattr(torch, name)) for name in ("fmax", "fmin", "floor", "ceil", "trunc", "square")},
     **{name: _of_floats(getattr(torch, name)) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "tanh", "sin", "cos")},
     **{name: getattr(torch, name) for name in ("less", "less_equal", "greater", "greater_equal", "not_equal")},
     **{name: getattr(torch, name) for name in ("logical_and", "logical_or", "logical_not", "logical_xor")},
-    **{name: getattr(torch, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")},
+    **{name: getattr(torch, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
     "right_shift": _of_numbers(torch.bitwise_right_shift),
     **{name: getattr(torch, name) for name in ("isnan", "isinf", "isfinite", "signbit")},
     "equal": torch.eq,
-    "true_divide": _of_floats(_on_one_device(torch.true_divide)),
-    "power": _of_floats(_on_one_device(torch.pow)),
+    "divide": _of_floats(torch.true_divide),
+    "invert": torch.bitwise_not,
+    "power": _of_floats(torch.pow),
     "copysign": _of_floats(torch.copysign),
     "absolute": _of_numbers(torch.abs),
     "positive": _of_numbers(torch.clone),
     "rint": _of_floats(torch.round),
     "sign": _of_numbers(_sign),
 }  # fmt: skip
-_CALLS |= {"divide": _CALLS["true_divide"], "invert": _CALLS["bitwise_not"]}
 
 
 def _operand(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tensor:
     if isinstance(value, TorchArray):
         return value.tensor.to(kind)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if is_numpys(value) and value.ndim:
         return _moved(value, device).to(kind)
-    return torch.tensor(value.item() if isinstance(value, np.ndarray | np.generic) else value, dtype=kind)
+    # Beside the elements: with a number of the host's PyTorch multiplies by its reciprocal, and takes other ways to a power.
+    number: Any = cast("Any", value).item() if isinstance(value, np.ndarray | np.generic) else value
+    return torch.full((), number, dtype=kind, device=device)
 
 
 def _operands(inputs: Sequence[Any], device: torch.device, dtype: object = None) -> list[torch.Tensor] | None:
     """Returns the operands in the type that numpy computes in; None where PyTorch has no such type."""
-    shaped = [v.dtype if isinstance(v, TorchArray) or (isinstance(v, np.ndarray) and v.ndim) else v for v in inputs]
+    shaped: list[Any] = [v.dtype if isinstance(v, TorchArray) or (is_numpys(v) and v.ndim) else v for v in inputs]
     common = np.result_type(*shaped) if dtype is None else np.dtype(cast("Any", dtype))
     return [_operand(v, _TYPES[common], device) for v in inputs] if common in _TYPES else None
 
@@ -319,8 +331,8 @@ def _called(name: str, device: torch.device, inputs: Sequence[Any], dtype: objec
     return None if made is NotImplemented else TorchArray(made)
 
 
-def _erf(v: torch.Tensor) -> torch.Tensor:
-    return torch.special.erf(v.double())
+def _erf(v: torch.Tensor) -> Any:
+    return _torch.special.erf(v.double())
 
 
 def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -330,7 +342,7 @@ def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if left.dtype is torch.float64:
         return torch.matmul(left, right)
     left, right = left.double(), right.double()
-    parts = zip(left.split(_TERMS, -1), right.split(_TERMS, -2), strict=True)
+    parts = zip(torch.split(left, _TERMS, -1), torch.split(right, _TERMS, -2), strict=True)
     total = torch.zeros((), dtype=torch.float32, device=left.device)
     for one, two in parts:
         total = total + torch.matmul(one, two).float()
@@ -344,20 +356,20 @@ def _reduced(
     name: str, v: torch.Tensor, axis: Any = 0, initial: Any = None, keepdims: bool = False
 ) -> TorchArray | None:
     """Reduces over dimensions that have elements; None where the tables have nothing that is numpy's."""
-    dims = list(range(v.ndim)) if axis is None else [int(d) for d in axis] if isinstance(axis, tuple | list) else [int(axis)]
+    dims = list(range(v.ndim)) if axis is None else _listed(axis)
     if v.dtype in (torch.bool, torch.float16) or name not in _REDUCTIONS or any(v.shape[d] == 0 for d in dims):
         return None
     wide = torch.int64 if not v.is_floating_point() and name == "add" else v.dtype
     made = _REDUCTIONS[name](v.to(wide), dims, keepdims) if dims else v.to(wide)
     if initial is not None and not (name == "add" and initial == 0):
-        made = _CALLS[name](made, torch.tensor(initial, dtype=made.dtype))
+        made = _CALLS[name](made, torch.full((), initial, dtype=made.dtype, device=v.device))
     return TorchArray(made)
 
 
 _REDUCTIONS: dict[str, Call] = {
-    "add": lambda v, dims, kept: torch.sum(v, dims, kept),
-    "maximum": lambda v, dims, kept: torch.amax(v, dims, kept),
-    "minimum": lambda v, dims, kept: torch.amin(v, dims, kept),
+    "add": torch.sum,
+    "maximum": torch.amax,
+    "minimum": torch.amin,
 }
 
 
@@ -368,8 +380,7 @@ def _where(device: torch.device, mask: Any, *branches: Any) -> TorchArray | None
     tensors = _operands(branches, device) if branches else None
     if tensors is None:
         return None
-    chosen = _operand(mask, torch.bool, device)
-    return TorchArray(torch.where(chosen.to(device), *(t.to(device) for t in tensors)))
+    return TorchArray(_torch.where(_operand(mask, torch.bool, device), *tensors))
 
 
 def _broadcast_to(device: torch.device, array: TorchArray, shape: Any) -> TorchArray:
@@ -389,7 +400,7 @@ def _maximum_of(
     """Computes np.max; what `where` leaves out is `initial`."""
     v = values.tensor
     if where is not True:
-        v = torch.where(_operand(where, torch.bool, device).to(device), v, torch.tensor(initial, dtype=v.dtype, device=device))
+        v = torch.where(_operand(where, torch.bool, device), v, torch.full((), initial, dtype=v.dtype, device=device))
     return _reduced("maximum", v, axis, initial, keepdims)
 
 
@@ -400,7 +411,7 @@ def _clip(device: torch.device, values: TorchArray, low: Any, high: Any) -> Torc
 
 def _nan_to_num(device: torch.device, values: TorchArray, **ends: float) -> TorchArray:
     del device
-    return TorchArray(torch.nan_to_num(values.tensor, **ends))
+    return TorchArray(_torch.nan_to_num(values.tensor, **ends))
 
 
 def _like(value: float) -> Callable[..., TorchArray]:
@@ -414,9 +425,14 @@ def _like(value: float) -> Callable[..., TorchArray]:
 def _joined(function: Call) -> Callable[..., TorchArray | None]:
     def made(device: torch.device, arrays: Sequence[Any], axis: int = 0) -> TorchArray | None:
         tensors = _operands(arrays, device)
-        return None if tensors is None else TorchArray(function([t.to(device) for t in tensors], axis))
+        return None if tensors is None else TorchArray(function(tensors, axis))
 
     return made
+
+
+def _result_type(device: torch.device, *arrays: Any) -> np.dtype[Any]:
+    del device
+    return np.result_type(*[cast("Any", v).dtype if isinstance(v, TorchArray) else v for v in arrays])
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -429,5 +445,5 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones_like": _like(1.0),
     "concatenate": _joined(torch.cat),
     "stack": _joined(torch.stack),
-    "result_type": lambda _, *arrays: np.result_type(*(v.dtype if isinstance(v, TorchArray) else v for v in arrays)),
+    "result_type": _result_type,
 }

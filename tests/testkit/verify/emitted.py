@@ -76,7 +76,7 @@ class HeldTally(ErrorTally):
     def add(self, case: Case, results: Sequence[Array]) -> None:
         """Takes in the results of a case, which are numpy's."""
         held = tuple(TorchArray.of(np.asarray(v), HERE) for v in results)
-        super().add(replace(case, device=HERE, known={}), held)  # type: ignore[arg-type]
+        super().add(replace(case, device=HERE, known={}), held)
 
 
 def sizes_of(program, size=30):

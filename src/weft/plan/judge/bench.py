@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -104,7 +103,7 @@ def _held(tensor: torch.Tensor) -> Array:
             found = bits.long() if bool((bits > 1).any()) else tensor
         case _:
             found = tensor.double() if tensor.is_floating_point() else tensor.long()
-    return cast("Array", TorchArray(found))
+    return TorchArray(found).array
 
 
 def _numbers(tensor: torch.Tensor) -> Array:
