@@ -317,6 +317,10 @@ def _operand(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tenso
 
 def _operands(inputs: Sequence[Any], device: torch.device, dtype: object = None) -> list[torch.Tensor] | None:
     """Returns the operands in the type that numpy computes in; None where PyTorch has no such type."""
+    if dtype is None and all(isinstance(v, TorchArray) for v in inputs):
+        tensors = [cast("TorchArray", v).tensor for v in inputs]
+        if all(t.dtype is tensors[0].dtype for t in tensors):
+            return tensors
     shaped: list[Any] = [v.dtype if isinstance(v, TorchArray) or (is_numpys(v) and v.ndim) else v for v in inputs]
     common = np.result_type(*shaped) if dtype is None else np.dtype(cast("Any", dtype))
     return [_operand(v, _TYPES[common], device) for v in inputs] if common in _TYPES else None
