@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from testkit.block.scans import between, scan
 from testkit.verify.emitted import ATTENTION, NORM, SOFTMAX, first_place, sizes_of
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
+from weft.tensor.program import Monoid
 from weft.verify import cases as judged
 from weft.verify.cases import cases
 from weft.verify.torch_array import TorchArray
@@ -117,6 +119,15 @@ def test_what_numpy_alone_computes_comes_back_here():
     same(np.einsum(held(values), [0, 1], [1, 0]), values.T)
 
 
+def test_greatest_of_groups_are_numpys(nowhere_else):
+    rng = np.random.default_rng(0)
+    groups, values = rng.integers(0, 9, (6, 7)), rng.standard_normal((6, 7))
+    rows = [np.zeros(10), np.zeros(10)]
+    np.maximum.at(rows[0], groups, values)
+    np.maximum.at(rows[1], held(groups), held(values))
+    np.testing.assert_array_equal(*rows)
+
+
 def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 500), (500, 30)))
@@ -138,7 +149,11 @@ def results(case):
         yield f"masked, in order {number}", case.in_order(number, masked=True)
 
 
-@pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM, first_place()])
+RUNNING = [between()]
+RUNNING += [scan(monoid, dtype) for monoid in (Monoid.sum, Monoid.max) for dtype in (DType.float32, DType.int64)]
+
+
+@pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM, first_place(), *RUNNING])
 def test_every_reference_is_numpys(monkeypatch, program):
     monkeypatch.setattr(judged, "ON_DEVICE", 0)
     sizes = [sizes_of(program)]

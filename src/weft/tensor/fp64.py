@@ -155,7 +155,7 @@ class Fp64Domain:
             return by_doubling(self, monoid, v)
         wide = v.astype(np.longdouble) if monoid is Monoid.sum and v.dtype.kind == "f" else v
         with np.errstate(all="ignore"):
-            return as_array(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype)
+            return self._placed(as_array(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from weft.tensor.arrays import is_numpys
 from weft.tensor.axes import Space
 from weft.tensor.domain import Array
 from weft.tensor.evaluate import evaluate, stays_inside
@@ -79,7 +80,7 @@ class Case:
         return {name: self._place(v) for name, v in self.inputs.items()}
 
     def _place(self, values: Array) -> Array:
-        return values if self.device is None else TorchArray.of(values, self.device)
+        return TorchArray.of(values, self.device) if self.device is not None and is_numpys(values) else values
 
     @cached_property
     def exact(self) -> tuple[Array, ...]:
@@ -180,6 +181,10 @@ class Case:
         element along axes that have no rows.
         """
         return self._once(("groups", output), lambda: (self._groups(output),))[0]
+
+    def placed_groups(self, output: int) -> Array:
+        """Returns the same where references are worked out."""
+        return self._once(("placed groups", output), lambda: (self._place(self.groups(output)),))[0]
 
     def _groups(self, output: int) -> Array:
         axes = self.program.values()[self.program.outputs[output]].axes

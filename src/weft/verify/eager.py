@@ -1,7 +1,7 @@
 """Domains of numbers for the judge of emitted code: as eager rounds them, and without what a mask excludes.
 
-Neither runs the program in PyTorch: one of a few numbers takes a few microseconds for each operation here. Of large cases the arrays
-are PyTorch's (`TorchArray`), which numpy's functions take as their own.
+Neither runs the program in PyTorch: one of a few numbers takes a few microseconds for each operation here. Of large cases the
+arrays are PyTorch's (`TorchArray`), which numpy's functions take as their own.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def _minus(one: Array, other: Array) -> Array:
 
 def _raise(most: Array, case: Case, output: int, values: Array, counted: Array | None = None) -> None:
     """Raises the maximum of each group to the greatest of its `values`, none below 0, that count: else those that are numbers."""
-    groups = case.groups(output)
+    groups = case.placed_groups(output)
     alike = tuple(d for d, size in enumerate(groups.shape) if size == 1)
     where = np.isfinite(values) if counted is None else counted
     np.maximum.at(most, groups, np.max(values, axis=alike, keepdims=True, where=where, initial=0.0))

@@ -87,6 +87,8 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             made = _called(ufunc.__name__, self.tensor.device, inputs, kwargs.get("dtype"))
         elif method == "reduce" and isinstance(inputs[0], TorchArray):
             made = _reduced(ufunc.__name__, inputs[0].tensor, **kwargs)
+        elif (method, ufunc.__name__) == ("at", "maximum") and all(isinstance(v, TorchArray) for v in inputs[1:]):
+            return _greatest_at(inputs[0], *[cast("TorchArray", v).tensor for v in inputs[1:]])
         if made is None:
             made = self._elsewhere(getattr(ufunc, method), inputs, kwargs)
         if out is None:
@@ -121,9 +123,11 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     # What is called on arrays themselves.
 
-    def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> TorchArray:
-        """Converts; to float16 in one rounding, as numpy does."""
+    def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> TorchArray | Array:
+        """Converts; to float16 in one rounding, as numpy does. What PyTorch has no type for is numpy's."""
         del order, copy
+        if np.dtype(dtype) not in _TYPES:
+            return np.asarray(self).astype(dtype)
         kind = _TYPES[np.dtype(dtype)]
         if kind is torch.float16 and self.tensor.dtype is torch.float64:
             return TorchArray(_to_half(self.tensor))
@@ -368,6 +372,13 @@ def _reduced(
     if initial is not None and not (name == "add" and initial == 0):
         made = _CALLS[name](made, torch.full((), initial, dtype=made.dtype, device=v.device))
     return TorchArray(made)
+
+
+def _greatest_at(most: Array, places: torch.Tensor, values: torch.Tensor) -> None:
+    """Computes np.maximum.at for a row of numpy's, of which each of `values` has a place; only as many as the row has come back."""
+    own = torch.full(most.shape, -math.inf, dtype=values.dtype, device=values.device)
+    found = own.scatter_reduce(0, places.broadcast_to(values.shape).flatten(), values.flatten(), "amax")
+    np.maximum(most, found.cpu().numpy(), out=most)
 
 
 _REDUCTIONS: dict[str, Call] = {
