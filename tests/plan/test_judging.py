@@ -72,7 +72,13 @@ def test_a_wrong_kernel_never_serves(fault, references, monkeypatch, tmp_path):
     old, new, said = FAULTS[fault]
     if references == "torch":
         monkeypatch.setattr(verify, "ON_DEVICE", 0)
-        monkeypatch.setattr(judging, "cases", lambda *given: verify.cases(*given[:6], torch.device("cpu")))
+        made = verify.cases
+
+        def on_a_device(program, far, near, seed, draws, layout, device):
+            assert device is None
+            return made(program, far, near, seed, draws, layout, torch.device("cpu"))
+
+        monkeypatch.setattr(judging, "cases", on_a_device)
     replaced(monkeypatch, old, new)
     x = torch.randn(5, 70)
     program, heard = optimized(softmax, x, cache_dir=tmp_path)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from testkit.block.scans import between, scan
-from testkit.verify.emitted import ATTENTION, NORM, SOFTMAX, first_place, sizes_of
+from testkit.verify.emitted import ATTENTION, F32, NORM, SOFTMAX, first_place, sizes_of
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
@@ -125,7 +125,7 @@ def test_greatest_of_groups_are_numpys(nowhere_else):
     rows = [np.zeros(10), np.zeros(10)]
     np.maximum.at(rows[0], groups, values)
     np.maximum.at(rows[1], held(groups), held(values))
-    np.testing.assert_array_equal(*rows)
+    np.testing.assert_array_equal(rows[0], rows[1])
 
 
 def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
@@ -149,8 +149,7 @@ def results(case):
         yield f"masked, in order {number}", case.in_order(number, masked=True)
 
 
-RUNNING = [between()]
-RUNNING += [scan(monoid, dtype) for monoid in (Monoid.sum, Monoid.max) for dtype in (DType.float32, DType.int64)]
+RUNNING = [between(), *(scan(monoid, dtype) for monoid in (Monoid.sum, Monoid.max) for dtype in (F32, DType.int64))]
 
 
 @pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM, first_place(), *RUNNING])
