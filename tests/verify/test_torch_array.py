@@ -1,5 +1,7 @@
 """References worked out in arrays of PyTorch's are those of numpy."""
 
+import operator
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from weft.tensor.fp64 import rounded
 from weft.tensor.program import Monoid
 from weft.verify import cases as judged
 from weft.verify.cases import cases
+from weft.verify.eager import RandomlyRoundedDomain
 from weft.verify.torch_array import TorchArray
 
 HERE = torch.device("cpu")
@@ -90,7 +93,7 @@ def test_rounding_is_numpys_at_every_tie(dtype):
     exact = rounded(rng.standard_normal(4000) * 2.0 ** rng.integers(-30, 17, 4000), dtype)
     # numpy itself rounds some numbers below a tie up just above the least normal number of float16.
     exact = exact[np.abs(exact) != DType.float16.least_normal]
-    between = exact * (1 + dtype.eps / 2)
+    between = exact + np.exp2(np.frexp(exact)[1] - 2.0) * dtype.eps
     values = np.concatenate((exact, between, np.nextafter(between, 0.0), np.nextafter(between, np.inf), NUMBERS))
     same(rounded(held(values), dtype), rounded(values, dtype))
 
@@ -109,6 +112,50 @@ INDICES = [
 def test_indices_are_numpys(index):
     values = np.arange(4.0 * 6 * 8).reshape(4, 6, 8)
     same(held(values)[index], values[index])
+
+
+FUNCTIONS = {
+    "sign": np.sign,
+    "rint": np.rint,
+    "fmax": lambda v: np.fmax(v, v[::-1]),
+    "fmin": lambda v: np.fmin(v, v[::-1]),
+    "copysign": lambda v: np.copysign(2.0, v),
+    "greatest": lambda v: np.max(v, axis=0, keepdims=True, where=np.isfinite(v), initial=0.0),
+    "least": lambda v: np.minimum.reduce(v, axis=0, initial=np.inf),
+    "numbers for what is none": lambda v: np.nan_to_num(v, posinf=0.0, neginf=0.0),
+    "between two": lambda v: np.clip(v, -3, 3.0),
+    "in place": lambda v: operator.iadd(v + 0.0, 1.0),
+    "a mask in place": lambda v: operator.iand(np.isfinite(v), v > 0),
+    "of another type": lambda v: np.subtract(v, v[::-1], dtype=np.float64),
+    "ones": lambda v: np.ones_like(v, dtype=np.float64),
+    "joined": lambda v: np.concatenate((v, np.stack((v, v), axis=-1)[..., 0])),
+    "chosen": lambda v: np.where(v > 0, 1, v),
+    "a quotient": lambda v: v / 49,
+    "half": lambda v: v.astype(np.float16),
+}
+
+
+@pytest.mark.parametrize("values", [NUMBERS, SINGLES, np.zeros(0)], ids=["float64", "float32", "none"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_numpys(name, values):
+    with np.errstate(all="ignore"):
+        found, wanted = FUNCTIONS[name](held(values)), FUNCTIONS[name](values)
+    assert isinstance(found, TorchArray)
+    same(found, wanted)
+    if wanted.dtype.kind == "f":
+        numbers = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(np.asarray(found)[numbers]), np.signbit(wanted[numbers]))
+
+
+def test_what_roundings_take_is_numpys_and_on_both_sides():
+    values = np.random.default_rng(0).standard_normal((50, 20))
+    found = RandomlyRoundedDomain(0)._parts(held(values))
+    same(found, RandomlyRoundedDomain(0)._parts(values))
+    for domain in (RandomlyRoundedDomain(0), RandomlyRoundedDomain(1)):
+        parts = np.asarray(domain._parts(held(values)))
+        assert np.abs(parts).max() <= 1
+        assert abs(np.mean(parts)) < 0.1
+        assert 0.4 < np.mean(np.abs(parts)) < 0.6
 
 
 def test_what_numpy_alone_computes_comes_back_here():

@@ -115,8 +115,9 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             return _mapped(there, value)
 
         def here(value: Any) -> Any:
-            if is_numpys(value) and value.dtype in _TYPES:
-                return TorchArray.of(value, self.tensor.device)
+            found = np.asarray(value) if isinstance(value, np.generic) else value
+            if is_numpys(found) and found.dtype in _TYPES:
+                return TorchArray.of(found, self.tensor.device)
             return _mapped(here, value)
 
         return here(func(*there(tuple(args)), **{name: there(value) for name, value in kwargs.items()}))
@@ -258,7 +259,7 @@ def _to_half(values: torch.Tensor) -> torch.Tensor:
     near = values.float()
     off = values - near.double()
     tied = (near.contiguous().view(torch.int32) & 0xFFF == 0) & (off != 0) & near.isfinite()
-    towards = torch.nextafter(near, torch.copysign(torch.full_like(near, math.inf), off))
+    towards = torch.nextafter(near, torch.copysign(torch.full_like(near, math.inf), off.float()))
     return torch.where(tied, towards, near).half()
 
 

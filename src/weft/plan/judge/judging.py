@@ -183,15 +183,14 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
 
 
 def _tried(judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int) -> str | None:
+    # A fault of the kernels comes again. What a GPU has no room for may be the references alone, whose frames the error holds.
     try:
         return _held_against(judged, region, seed, chosen, draws, judged.device)
-    except (
-        RuntimeError
-    ):  # the kernels' own faults come again, and a GPU without room for references may have it for kernels
+    except RuntimeError:
         if judged.device is None:
             raise
-        torch.cuda.empty_cache()
-        return _held_against(judged, region, seed, chosen, draws, None)
+    torch.cuda.empty_cache()
+    return _held_against(judged, region, seed, chosen, draws, None)
 
 
 def _held_against(
