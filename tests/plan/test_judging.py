@@ -20,7 +20,9 @@ from weft.plan.judge import judging
 from weft.plan.judge.sizes import Chosen
 from weft.plan.targets import bench as benches
 from weft.plan.targets.cpp import toolchain
+from weft.verify import cases as verify
 from weft.verify.regimes import layout_of
+from weft.verify.torch_array import TorchArray
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +65,20 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("references", ["numpy", "torch"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_kernel_never_serves(fault, monkeypatch, tmp_path):
+def test_a_wrong_kernel_never_serves(fault, references, monkeypatch, tmp_path):
+    """Whoever works out what is right: numpy, or PyTorch where the kernels run."""
     old, new, said = FAULTS[fault]
+    if references == "torch":
+        monkeypatch.setattr(verify, "ON_DEVICE", 0)
+        made = verify.cases
+
+        def on_a_device(program, far, near, seed, draws, layout, device):
+            assert device is None
+            return made(program, far, near, seed, draws, layout, torch.device("cpu"))
+
+        monkeypatch.setattr(judging, "cases", on_a_device)
     replaced(monkeypatch, old, new)
     x = torch.randn(5, 70)
     program, heard = optimized(softmax, x, cache_dir=tmp_path)
@@ -225,13 +238,43 @@ def test_where_every_candidate_is_wrong_pytorch_runs_it_with_one_warning(tuned_o
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch, tmp_path):
-    """Judges a region as if its kernels ran on a GPU: `judge(wrong_of)` has that in place of what runs them."""
+def region(monkeypatch, tmp_path):
+    """Gives what is judged by, and a region."""
     found = []
     with monkeypatch.context() as patch:
         patch.setattr(regions, "demand", lambda judged, region: found.append((judged, region)))
         optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
-    (judged, region) = found[-1]
+    return found[-1]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monkeypatch):
+    """A kernel is judged all the same, on all of its cases."""
+    judged, kernels = region
+    refused, tallied = [], []
+
+    def no_room(*given):
+        refused.append(given)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def run(judged, region, every, tally):
+        tallied.append(len(every))
+        for case in every:
+            tally.add(case, tuple(v * (1.5 if wrong else 1.0) for v in case.exact))
+
+    monkeypatch.setattr(verify, "ON_DEVICE", 0)
+    monkeypatch.setattr(TorchArray, "of", staticmethod(no_room))
+    monkeypatch.setattr(judging, "run", run)
+    said = judging.wrong_of(replace(judged, device=torch.device("cpu")), kernels, 0)
+    assert ("error" in (said or "")) is wrong
+    assert len(refused) == len(tallied) // 2 > 0
+    assert tallied[0] == tallied[1]
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch, tmp_path, region):
+    """Judges a region as if its kernels ran on a GPU: `judge(wrong_of)` has that in place of what runs them."""
+    judged, region = region
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
 
     def judge(wrong_of):

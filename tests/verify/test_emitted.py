@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from testkit.block import programs
+from testkit.verify import emitted
 from testkit.verify.emitted import ATTENTION, F32, NORM, SOFTMAX, first_place, one_case, right, sizes_of, verdict
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
@@ -16,6 +17,14 @@ from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import REGIMES, labels, layout_of
 
 NAMES = [r.name for r in REGIMES]
+
+
+@pytest.fixture(autouse=True, params=["numpy", "torch"])
+def _references(request, monkeypatch):
+    """Has references worked out in numpy's arrays, and in PyTorch's, where those of a GPU are."""
+    if request.param == "torch":
+        monkeypatch.setattr(emitted, "ErrorTally", emitted.HeldTally)
+        monkeypatch.setattr(f"{__name__}.ErrorTally", emitted.HeldTally)
 
 
 @pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM], ids=["softmax", "attention", "norm"])

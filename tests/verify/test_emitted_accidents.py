@@ -5,6 +5,7 @@ import pytest
 
 from testkit.block import programs
 from testkit.block.paper import each, row_sum
+from testkit.verify import emitted
 from testkit.verify.emitted import F32, NORM, one_case, sizes_of, verdict
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
@@ -15,6 +16,14 @@ from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import REGIMES
 
 HUGE = 2.5e38
+
+
+@pytest.fixture(autouse=True, params=["numpy", "torch"])
+def _references(request, monkeypatch):
+    """Has references worked out in numpy's arrays, and in PyTorch's, where those of a GPU are."""
+    if request.param == "torch":
+        monkeypatch.setattr(emitted, "ErrorTally", emitted.HeldTally)
+        monkeypatch.setattr(f"{__name__}.ErrorTally", emitted.HeldTally)
 
 
 def summed(dtype=F32):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from weft.tensor.arrays import Array, is_numpys
 from weft.tensor.dtypes import DType
 from weft.tensor.program import NOTHING, Monoid, Order
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 V = TypeVar("V")
-Array = npt.NDArray[Any]
 Structural = Callable[..., Array]
 """A numpy function that moves elements and never computes with them."""
 
@@ -111,7 +110,7 @@ def looked_up(domain: Domain[V], source: V, index: Sequence[V | Array], checked:
     """
     shape = domain.shape(source)
     if checked and 0 in shape:
-        sizes: list[tuple[int, ...]] = [i.shape if _is_array(i) else domain.shape(cast("V", i)) for i in index]
+        sizes: list[tuple[int, ...]] = [i.shape if is_numpys(i) else domain.shape(cast("V", i)) for i in index]
         return domain.full(np.broadcast_shapes(*sizes), 0, dtype)
     found = domain.lookup(source, index)
     for dim in checked:
@@ -120,10 +119,6 @@ def looked_up(domain: Domain[V], source: V, index: Sequence[V | Array], checked:
             Apply("where", (inside, Arg(0), ZERO[dtype.kind])), [found, cast("V", index[dim])], dtype
         )
     return found
-
-
-def _is_array(value: object) -> TypeGuard[Array]:
-    return isinstance(value, np.ndarray)
 
 
 ZERO = {"float": Lit(0.0), "int": Lit(0), "bool": Lit(False)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import numpy as np
 
 from weft.tensor import optable
+from weft.tensor.arrays import as_array, is_numpys
 from weft.tensor.domain import (
     Array,
     Structural,
@@ -50,9 +51,9 @@ def rounded(values: Array, dtype: DType) -> Array:
                 near = _to_bits(values, 2, -14)
                 return np.where(np.abs(near) > 57344.0, np.copysign(np.inf, near), near)
             case _:
-                single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
-                bits = single.view(np.uint32)
-                up = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+                single = values.astype(np.float32, order="C")
+                bits = single.view(np.int32)
+                up = (bits + np.int32(0x7FFF) + ((bits >> 16) & 1)) & np.int32(-0x10000)
                 return np.where(np.isfinite(single), up.view(np.float32), single).astype(np.float64)
 
 
@@ -67,7 +68,12 @@ class Fp64Domain:
     """Numbers. Values: numpy arrays of float64, int64 or bool, whatever the element type's width.
 
     The reference of the error rule. Poison is NaN (for integers the least int64, for bools True).
+
+    Attributes:
+        place: moves what a program makes of no input to where the inputs are, if that is not numpy's memory.
     """
+
+    place: Callable[[Array], Array] | None = None
 
     def shape(self, v: Array) -> tuple[int, ...]:
         """Returns the array's shape."""
@@ -75,17 +81,17 @@ class Fp64Domain:
 
     def lift(self, fn: Structural, *values: Array) -> Array:
         """Applies `fn` to the arrays themselves."""
-        return np.asarray(fn(*values))
+        return as_array(fn(*values))
 
     def full(self, shape: Sequence[int], value: float | int | bool, dtype: DType) -> Array:
         """Returns an array of one number."""
         if math.isinf(value) and dtype.kind == "int":  # where an extremum of integers starts
             value = dtype.bounds[1 if value > 0 else 0]
-        return self._carried(np.full(tuple(shape), value), dtype)
+        return self._placed(self._carried(np.full(tuple(shape), value), dtype))
 
     def iota(self, size: int, dtype: DType) -> Array:
         """Counts from 0 to `size` - 1, as np.arange does."""
-        return self._carried(np.arange(size), dtype)
+        return self._placed(self._carried(np.arange(size), dtype))
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Array:
         """Returns NaN, or for other types the value that comes nearest to it."""
@@ -123,8 +129,8 @@ class Fp64Domain:
             if monoid is Monoid.sum and v.dtype.kind == "f":
                 # numpy adds in several partial sums along the last dimension alone, else one term after another: results in fp64
                 # may be more exact than that.
-                return np.asarray(np.add.reduce(_in_rows(v, dims), axis=-1, initial=start))
-            return np.asarray(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
+                return as_array(np.add.reduce(_in_rows(v, dims), axis=-1, initial=start))
+            return as_array(_REDUCE[monoid].reduce(v, axis=tuple(dims), initial=start))
 
     def _multiplied(self, v: Array, dims: Sequence[int]) -> Array:
         """Returns the product over `dims`, significands and exponents by themselves: it leaves the range only where it is out of
@@ -149,7 +155,7 @@ class Fp64Domain:
             return by_doubling(self, monoid, v)
         wide = v.astype(np.longdouble) if monoid is Monoid.sum and v.dtype.kind == "f" else v
         with np.errstate(all="ignore"):
-            return np.asarray(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype)
+            return self._placed(as_array(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""
@@ -167,6 +173,9 @@ class Fp64Domain:
     def random(self, shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
         """Draws standard normal floats."""
         return rng.standard_normal(tuple(shape)) if dtype.is_float else random_exact(shape, dtype, rng)
+
+    def _placed(self, values: Array) -> Array:
+        return values if self.place is None or not values.ndim else self.place(values)
 
     def _carried(self, values: Array, dtype: DType) -> Array:
         return values.astype(np.float64) if dtype.is_float else wrapped(values, dtype)
@@ -193,7 +202,8 @@ def _in_rows(v: Array, dims: Sequence[int]) -> Array:
     """Returns `v` with `dims` as its last dimension, whose elements lie side by side."""
     kept = [d for d in range(v.ndim) if d not in dims]
     shape = [*(v.shape[d] for d in kept), math.prod(v.shape[d] for d in dims)]
-    return np.ascontiguousarray(v.transpose([*kept, *dims]).reshape(shape))
+    rows = v.transpose([*kept, *dims]).reshape(shape)
+    return np.ascontiguousarray(rows) if is_numpys(rows) else rows
 
 
 _ALONE, _SHARED = 1 << 18, 1 << 23
@@ -206,7 +216,8 @@ def matmul_in_parts(a: Array, b: Array) -> Array:
     On a busy machine the threads of a product of 0.5 million terms wait for each other for 4 to 30 ms; it takes 0.05.
     """
     rows, terms, columns = *a.shape[-2:], b.shape[-1]
-    if "f" not in (a.dtype.kind, b.dtype.kind) or not _ALONE < rows * terms * columns <= _SHARED:
+    elsewhere = not is_numpys(a) or not is_numpys(b)
+    if elsewhere or "f" not in (a.dtype.kind, b.dtype.kind) or not _ALONE < rows * terms * columns <= _SHARED:
         return np.matmul(a, b)
     high = min(rows, 8)
     wide = max(1, _ALONE // (high * terms))

@@ -6,12 +6,16 @@ A `Case` knows the results that its program has on its inputs: in fp64, as eager
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 
+from weft.tensor.arrays import is_numpys
 from weft.tensor.axes import Space
 from weft.tensor.domain import Array
 from weft.tensor.evaluate import evaluate, stays_inside
@@ -31,12 +35,15 @@ from weft.verify.eager import (
 )
 from weft.verify.inputs import deciding, indices_below, reached, reads_inside
 from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
+from weft.verify.torch_array import TorchArray
 
 # Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
 # block; and where the program's own sizes leave no smaller ones.
 MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 # So many multiplications and additions of a product cost as much as one other operation.
 _OF_A_PRODUCT = 8
+# A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
+ON_DEVICE = 1 << 18
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
 # A size that is made smaller is no smaller than the first; where all that is left takes more operations than the second, than the
@@ -56,6 +63,7 @@ class Case:
         inputs: by name: float64 arrays of numbers that the types hold, int64, bool.
         layout: where rows are.
         regime: of inputs without rows, and of the first row of others.
+        device: where its references are worked out, in arrays of PyTorch's; None: by numpy.
     """
 
     program: TensorProgram
@@ -63,12 +71,21 @@ class Case:
     inputs: Mapping[str, Array]
     layout: RowLayout
     regime: int
+    device: torch.device | None = None
     known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
+
+    @cached_property
+    def placed(self) -> Mapping[str, Array]:
+        """The inputs where references are worked out."""
+        return {name: self._place(v) for name, v in self.inputs.items()}
+
+    def _place(self, values: Array) -> Array:
+        return TorchArray.of(values, self.device) if self.device is not None and is_numpys(values) else values
 
     @cached_property
     def exact(self) -> tuple[Array, ...]:
         """The results in fp64."""
-        return _evaluated(self.program, self.inputs, self.sizes, Fp64Domain())
+        return self._evaluated(Fp64Domain())
 
     @cached_property
     def eager(self) -> tuple[Array, ...]:
@@ -78,12 +95,12 @@ class Case:
     @cached_property
     def unmasked(self) -> tuple[Array, ...]:
         """The results in fp64 where 0 times anything is 0."""
-        return _evaluated(self.program, self.inputs, self.sizes, MaskedDomain())
+        return self._evaluated(MaskedDomain())
 
     @cached_property
     def of_poles(self) -> tuple[Array, ...]:
         """Gives the infinity that a result may be where quotients by 0 decide that it is no number; else NaN."""
-        made = _evaluated(self.program, self.inputs, self.sizes, PoleDomain())
+        made = self._evaluated(PoleDomain())
         return tuple(np.where(np.abs(v) >= PoleDomain.LARGE**0.5, np.copysign(np.inf, v), np.nan) for v in made)
 
     @cached_property
@@ -92,16 +109,17 @@ class Case:
         kinds = {n.name: n.dtype for n in self.program.inputs}
         inputs = {
             name: np.where(np.abs(v) < kinds[name].least_normal, 0.0, v) if kinds[name].is_float else v
-            for name, v in self.inputs.items()
+            for name, v in self.placed.items()
         }
-        return _evaluated(self.program, inputs, self.sizes, FlushedDomain())
+        return self._evaluated(FlushedDomain(), inputs)
 
     def in_order(self, order: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results as eager rounds them, with sums in another order."""
 
         domain = (MaskedEagerDomain if masked else EagerDomain)(order)
         key = "masked, in order" if masked else "order", order
-        return self._once(key, lambda: eagerly(self.program, self.inputs, self.sizes, domain))
+        domain.place = self._place
+        return self._once(key, lambda: eagerly(self.program, self.placed, self.sizes, domain))
 
     @cached_property
     def accidental(self) -> tuple[Array, ...]:
@@ -109,13 +127,13 @@ class Case:
 
         def made(poison: float) -> tuple[Array, ...]:
             domain = AccidentalDomain(most_terms(self.program, self.sizes), poison)
-            return _evaluated(self.program, self.inputs, self.sizes, domain, domain.begin)
+            return self._evaluated(domain, watch=domain.begin)
 
         pairs = zip(made(np.nan), made(0.0), self.exact, strict=True)
         return tuple(
             (np.isnan(with_nan) & ~np.isnan(with_0)) | (np.isfinite(exact) & ~np.isfinite(with_nan))
             if with_nan.dtype.kind == "f"
-            else np.zeros(with_nan.shape, np.bool_)
+            else np.zeros_like(with_nan, dtype=np.bool_)
             for with_nan, with_0, exact in pairs
         )
 
@@ -138,8 +156,20 @@ class Case:
 
     def _off(self, domain: RandomlyRoundedDomain) -> tuple[Array, ...]:
         kinds = {n.name: n.dtype for n in self.program.inputs}
-        given = {name: domain.given(v, kinds[name]) for name, v in self.inputs.items()}
-        return _evaluated(self.program, given, self.sizes, domain, domain.begin)
+        given = {name: domain.given(v, kinds[name]) for name, v in self.placed.items()}
+        return self._evaluated(domain, given, domain.begin)
+
+    def _evaluated(
+        self,
+        domain: Fp64Domain,
+        inputs: Mapping[str, Array] | None = None,
+        watch: Callable[[Node], None] | None = None,
+    ) -> tuple[Array, ...]:
+        """Evaluates the program on its inputs, or on others that are placed as they are."""
+        domain.place = self._place
+        with np.errstate(all="ignore"):
+            given = self.placed if inputs is None else inputs
+            return evaluate(self.program, given, domain, sizes=dict(self.sizes), watch=watch)
 
     def _once(self, key: tuple[str, int], made: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
         if key not in self.known:
@@ -151,6 +181,10 @@ class Case:
         element along axes that have no rows.
         """
         return self._once(("groups", output), lambda: (self._groups(output),))[0]
+
+    def placed_groups(self, output: int) -> Array:
+        """Returns the same where references are worked out."""
+        return self._once(("placed groups", output), lambda: (self._place(self.groups(output)),))[0]
 
     def _groups(self, output: int) -> Array:
         axes = self.program.values()[self.program.outputs[output]].axes
@@ -177,17 +211,6 @@ def said(group: int) -> str:
     own = [REGIMES[n - 1].name for n in places[1:] if n]
     rest = [REGIMES[places[0]].name] if places and (places[0] or not own) else []
     return " beside ".join(dict.fromkeys(own + rest)) or REGIMES[0].name
-
-
-def _evaluated(
-    program: TensorProgram,
-    inputs: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    domain: Fp64Domain,
-    watch: Callable[[Node], None] | None = None,
-) -> tuple[Array, ...]:
-    with np.errstate(all="ignore"):
-        return evaluate(program, inputs, domain, sizes=dict(sizes), watch=watch)
 
 
 def most_terms(program: TensorProgram, sizes: Mapping[str, int]) -> int:
@@ -218,6 +241,7 @@ def cases(
     seed: int,
     draws: int = 1,
     layout: RowLayout | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[Case]:
     """Yields inputs of all regimes.
 
@@ -228,6 +252,7 @@ def cases(
         seed: of the numbers.
         draws: of each regime of inputs without rows.
         layout: of the inputs' rows; `layout_of(program)` by default.
+        device: where references of many operations are worked out, if not by numpy.
 
     Returns:
         the cases, in a fixed order.
@@ -238,14 +263,23 @@ def cases(
     count = len(REGIMES) * draws if single else len(near) * draws
     wanted = [(sizes, 0) for sizes in far]
     wanted += [(near[n % len(near)], n % len(REGIMES)) for n in range(max(count, len(near)) if near else 0)]
-    for number, (sizes, regime) in enumerate(wanted):
+
+    def made(number: int) -> Case | None:
+        sizes, regime = wanted[number]
         rng = np.random.default_rng((seed, number))
         inputs = {
             n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
         }
         if looks_up and not _with_indices(program, inputs, sizes, rng):
-            continue  # no call: eager raises an error
-        yield Case(program, sizes, inputs, layout, regime)
+            return None  # no call: eager raises an error
+        large = points(program, sizes) >= ON_DEVICE
+        return Case(program, sizes, inputs, layout, regime, device if large else None)
+
+    if device is None:
+        yield from filter(None, map(made, range(len(wanted))))
+    else:  # sizes of a binary's class are large, and their numbers take as long to draw as all that follows
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            yield from filter(None, pool.map(made, range(len(wanted))))
 
 
 def _with_indices(

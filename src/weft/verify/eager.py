@@ -1,22 +1,26 @@
 """Domains of numbers for the judge of emitted code: as eager rounds them, and without what a mask excludes.
 
-Neither runs PyTorch: a program of a few numbers takes a few microseconds for each operation here.
+Neither runs the program in PyTorch: one of a few numbers takes a few microseconds for each operation here. Of large cases the
+arrays are PyTorch's (`TorchArray`), which numpy's functions take as their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
 from weft.tensor import optable
+from weft.tensor.arrays import as_array
 from weft.tensor.domain import Array, by_doubling, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
 from weft.tensor.program import Monoid, Node, TensorProgram
 from weft.tensor.scalar import Apply, Lit, Scalar
+from weft.verify.torch_array import TorchArray
 
 
 class EagerDomain(Fp64Domain):
@@ -47,8 +51,11 @@ class EagerDomain(Fp64Domain):
             return contract_arrays(self._matmul, left, left_axes, right, right_axes, out_axes)
 
     def _matmul(self, left: Array, right: Array) -> Array:
+        places = np.random.default_rng(self.order).permutation(left.shape[-1])
+        if isinstance(left, TorchArray) and isinstance(right, TorchArray):
+            return left.multiplied_in(places, right).array
         total = np.zeros((*left.shape[:-1], right.shape[-1]), np.result_type(left, right))
-        for place in np.random.default_rng(self.order).permutation(left.shape[-1]):
+        for place in places:
             total += left[..., place, None] * right[..., place, None, :]
         return total
 
@@ -64,7 +71,7 @@ class EagerDomain(Fp64Domain):
             np.random.default_rng(self.order).shuffle(way)
         with np.errstate(all="ignore"):
             together = np.add if monoid is Monoid.sum else np.multiply
-            return np.asarray(together.accumulate(rows[..., way], axis=-1)[..., -1])
+            return as_array(together.accumulate(rows[..., way], axis=-1)[..., -1])
 
     def prefixes(self, monoid: Monoid, v: Array) -> Array:
         """Combines from the first element on: in fp64, as on a CPU, and where the order asks for another way in the own type."""
@@ -73,7 +80,7 @@ class EagerDomain(Fp64Domain):
         together = np.add if monoid is Monoid.sum else np.multiply
         with np.errstate(all="ignore"):
             wide = v if self.order else v.astype(np.float64)
-            return np.asarray(together.accumulate(wide, axis=-1)).astype(v.dtype)
+            return as_array(together.accumulate(wide, axis=-1)).astype(v.dtype)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:  # noqa: ARG002 - the protocol's
         """Rounds, whether the cast is semantic or one of precision."""
@@ -167,7 +174,7 @@ class MaskedDomain(Fp64Domain):
         def meets(one: str, other: str) -> Array:
             pairs = ((kinds[0][one], kinds[1][other]), (kinds[0][other], kinds[1][one]))
             some = [_meeting(a, b, labels) for a, b in pairs if a.any() and b.any()]
-            return np.logical_or.reduce(some) if some else np.zeros(finite.shape, np.bool_)
+            return reduce(np.logical_or, some) if some else np.zeros(finite.shape, np.bool_)
 
         nan = meets("nan", "some") | meets("nan", "nan")
         up, down = meets("inf", "+") | meets("-inf", "-"), meets("inf", "-") | meets("-inf", "+")
@@ -216,7 +223,7 @@ class RandomlyRoundedDomain(_TypedDomain):
     def __init__(self, seed: int, times: float = 1.0) -> None:
         self._times = times
         rng = np.random.default_rng(seed)
-        self._seed, self._key = seed, np.uint64(rng.integers(1 << 63))
+        self._seed, self._key = seed, np.int64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
         self._zero = -1.0 if seed % 4 else 1.0
 
@@ -317,12 +324,23 @@ class RandomlyRoundedDomain(_TypedDomain):
         Equal roundings add up; values computed in another order elsewhere do not cancel them.
         """
         if self._anyhow is not None:
+            if isinstance(values, TorchArray):
+                return values.uniform(self._anyhow).array
             return self._anyhow.uniform(-1.0, 1.0, values.shape)
-        bits = np.ascontiguousarray(values, np.float64).view(np.uint64).reshape(values.shape)
         with np.errstate(over="ignore"):  # numpy warns of it where there is one element alone
-            mixed = (bits ^ self._key) * np.uint64(0x9E3779B97F4A7C15)
-            mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+            mixed = (values.astype(np.float64, order="C", copy=False).view(np.int64) ^ self._key) * _MIXING[0]
+            mixed = (mixed ^ _shifted(mixed, 29)) * _MIXING[1]
+        return _shifted(mixed, 11).astype(np.float64) * 2.0**-52 - 1.0
+
+
+_MIXING = np.array((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), np.uint64).view(np.int64)
+
+
+def _shifted(bits: Array, by: int) -> Array:
+    """Shifts 64 bits to the right, and zeros in from the left: signed integers alone are PyTorch's to shift."""
+    shifted = bits >> by
+    shifted &= (1 << 64 - by) - 1
+    return shifted
 
 
 class AlikeRoundedDomain(RandomlyRoundedDomain):
@@ -339,7 +357,7 @@ class AlikeRoundedDomain(RandomlyRoundedDomain):
         return values + 0.5 * dtype.eps * np.abs(values) if values.dtype.kind == "f" else values
 
     def _parts(self, values: Array) -> Array:
-        return np.ones(values.shape)
+        return np.ones_like(values, dtype=np.float64)
 
 
 class MaskedEagerDomain(MaskedDomain, EagerDomain):

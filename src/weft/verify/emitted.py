@@ -144,7 +144,7 @@ class ErrorTally:
             odd &= ~(_same_class(found, other) | np.isfinite(other))
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
-        room = np.zeros(found.shape)
+        room = np.zeros_like(found)
         for made in (case.in_order, case.rounded):
             for number in range(_ORDERS + 1 if made == case.in_order else _ROUNDINGS):
                 if not odd.any():
@@ -196,24 +196,27 @@ class ErrorTally:
         for case, results in self._cases:
             if bad[case.groups(output)].any():
                 eager, found = case.eager[output], results[output]
-                sure = np.all([np.isfinite(case.rounded(number)[output]) for number in range(_ROUNDINGS)], axis=0)
+                sure = np.isfinite(eager)
+                for number in range(_ROUNDINGS):
+                    sure = sure & np.isfinite(case.rounded(number)[output])
                 references = (
                     _in_range(each[output], eager, self._dtype(output)) for each in (case.exact, case.unmasked)
                 )
                 off = np.fmin(*(np.abs(_minus(found, each)) for each in references))
-                _raise(most, case, output, np.where(sure & np.isfinite(eager), off, np.nan))
+                _raise(most, case, output, np.where(sure, off, np.nan))
         return most
 
     def _of(self, output: int, bad: Array, asked: Callable[[Case], object]) -> Iterator[Case]:
         """Yields the cases that have rows of groups that are `bad`, as long as there are such groups; short ones first.
 
-        What is `asked` of them is worked out for those after the first at once: each takes seconds where blocks are large.
+        What is `asked` of them is worked out for those after the first at once: each takes seconds where blocks are large, but on
+        a GPU, which is given one after another anyhow.
         """
         own = [case for case, _ in self._cases if bad[case.groups(output)].any()]
         own.sort(key=lambda case: points(self.program, case.sizes))
         yield from own[:1]
         others = [case for case in own[1:] if bad[case.groups(output)].any()]
-        if len(others) > 1:
+        if len(others) > 1 and others[-1].device is None:
             with ThreadPoolExecutor(min(len(others), os.cpu_count() or 1)) as pool:
                 list(pool.map(asked, others))
         for case in others:
@@ -245,7 +248,7 @@ def _minus(one: Array, other: Array) -> Array:
 
 def _raise(most: Array, case: Case, output: int, values: Array, counted: Array | None = None) -> None:
     """Raises the maximum of each group to the greatest of its `values`, none below 0, that count: else those that are numbers."""
-    groups = case.groups(output)
+    groups = case.placed_groups(output)
     alike = tuple(d for d, size in enumerate(groups.shape) if size == 1)
     where = np.isfinite(values) if counted is None else counted
     np.maximum.at(most, groups, np.max(values, axis=alike, keepdims=True, where=where, initial=0.0))

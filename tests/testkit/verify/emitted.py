@@ -1,15 +1,21 @@
 """Programs, cases and results for tests of the judge of emitted code."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
+import torch
 
 from testkit.block import programs
 from testkit.block.paper import each, row_sum
+from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
-from weft.verify.cases import MANY, cases, fitted
+from weft.verify.cases import MANY, Case, cases, fitted
 from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import layout_of
+from weft.verify.torch_array import TorchArray
 
 
 def softmax_of(m, n, of):
@@ -59,6 +65,18 @@ def first_place():
 
 F32 = DType.float32
 SOFTMAX, ATTENTION, NORM = softmax(), attention(), normalised()
+
+
+HERE = torch.device("cpu")
+
+
+class HeldTally(ErrorTally):
+    """A tally whose references and results are arrays of PyTorch's, as where a GPU is judged."""
+
+    def add(self, case: Case, results: Sequence[Array]) -> None:
+        """Takes in the results of a case, which are numpy's."""
+        held = tuple(TorchArray.of(np.asarray(v), HERE) for v in results)
+        super().add(replace(case, device=HERE, known={}), held)
 
 
 def sizes_of(program, size=30):

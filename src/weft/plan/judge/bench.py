@@ -18,6 +18,7 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.verify.cases import Case
 from weft.verify.emitted import ErrorTally
+from weft.verify.torch_array import TorchArray
 
 
 def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: ErrorTally) -> str | None:
@@ -43,7 +44,7 @@ def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: Er
     if failed is not None:
         return failed
     for case, tensors in results:
-        tally.add(case, tuple(_numbers(t.cpu()) for t in tensors))
+        tally.add(case, tuple(_numbers(t.cpu()) if case.device is None else _held(t) for t in tensors))
     return None
 
 
@@ -92,6 +93,17 @@ def _bits(values: Array, dtype: DType) -> Array:
         kind = getattr(torch, dtype.name)
         return torch.tensor(values, dtype=torch.float32).to(kind).view(torch.uint8).numpy().reshape(values.shape)
     return values.astype(dtype.name)
+
+
+def _held(tensor: torch.Tensor) -> Array:
+    """Returns the elements as the evaluator carries them, where they are."""
+    match tensor.dtype:
+        case torch.bool:  # as in `_numbers`
+            bits = tensor.contiguous().view(torch.uint8)
+            found = bits.long() if bool((bits > 1).any()) else tensor
+        case _:
+            found = tensor.double() if tensor.is_floating_point() else tensor.long()
+    return TorchArray(found).array
 
 
 def _numbers(tensor: torch.Tensor) -> Array:

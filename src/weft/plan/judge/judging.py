@@ -183,8 +183,22 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
 
 
 def _tried(judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int) -> str | None:
+    # A fault of the kernels comes again. What a GPU has no room for may be the references alone, whose frames the error holds.
+    try:
+        return _held_against(judged, region, seed, chosen, draws, judged.device)
+    except RuntimeError:
+        if judged.device is None:
+            raise
+    torch.cuda.empty_cache()
+    return _held_against(judged, region, seed, chosen, draws, None)
+
+
+def _held_against(
+    judged: Judged, region: CompiledRegion, seed: int, chosen: Chosen, draws: int, device: torch.device | None
+) -> str | None:
+    """Holds the kernels' results against references that are worked out on `device`, small ones and without it all by numpy."""
     tally = ErrorTally(judged.written)
-    every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout))
+    every = list(cases(judged.written, chosen.far, chosen.near, seed, draws, chosen.layout, device))
     if not every:
         raise _UnjudgedError("no small inputs have indices that are there")
     return run(judged, region, every, tally) or tally.verdict()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from weft.tensor.arrays import as_array
 from weft.tensor.optable import intervals
 from weft.tensor.optable.row import Array, Interval, Row, Samples
 
@@ -19,7 +20,7 @@ def _whole(meaning: Callable[..., Array]) -> Callable[..., Array]:
 
     def on_integers(*args: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.asarray(meaning(*(np.asarray(a).astype(np.int64) for a in args)))
+            return as_array(meaning(*(as_array(a).astype(np.int64) for a in args)))
 
     return on_integers
 
@@ -41,7 +42,7 @@ def _trunc_divide(a: Array, b: Array) -> Array:
 
 def _fmod(a: Array, b: Array) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(np.fmod(a, b))
+        return as_array(np.fmod(a, b))
 
 
 def _at_points(meaning: Callable[..., Array]) -> Callable[..., Interval]:
