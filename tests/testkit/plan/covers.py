@@ -97,7 +97,7 @@ class Invented:
         return frozenset(n.name for n in region.program.nodes)
 
     def foreseen(self, regions: Iterable[Region]) -> bool:
-        self.thought_of = [frozenset(n.name for n in region.program.nodes) for region in regions]
+        self.thought_of += [frozenset(n.name for n in region.program.nodes) for region in regions]
         return self.at_once
 
     def settled(self, regions: Sequence[Region]) -> None:
