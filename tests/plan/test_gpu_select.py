@@ -89,7 +89,7 @@ def test_a_program_whose_smallest_blocks_are_far_too_large_is_placed_once(make, 
     wanted = Placing.apply
     monkeypatch.setattr(Placing, "apply", lambda self, wished: placed.append(wished) or wanted(self, wished))
     ways, example = toolchain(H200).ways, Example(sizes, {}, 1, H200)
-    with pytest.raises(UnsupportedError, match="shared memory|registers"):
+    with pytest.raises(UnsupportedError, match=r"shared memory|registers"):
         ways(last(make()), example).few()
     assert len(placed) == 1
     # None of the others would have fitted.

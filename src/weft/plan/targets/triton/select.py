@@ -119,7 +119,7 @@ class GpuWays:
         return parts(self.fused, self.sizes, self.innermost)
 
     def _demand_hope(self, known: Parts, every: Sequence[Blocks], chip: Gpu) -> None:
-        """Raises UnsupportedError where a thread block of the smallest blocks, whatever its warps, is far beyond what `chip` has."""
+        """Raises UnsupportedError where the smallest blocks, with any warps, take far more than `chip` has."""
         if not every:
             return
         least = min(every, key=lambda blocks: blocks.elements / blocks.segments)
