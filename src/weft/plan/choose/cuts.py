@@ -40,9 +40,9 @@ _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 # Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
 # to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
 _REACHED = 0.8
-# Where one has more columns than a block and sums over more than one, what it reads is made again for each block of columns, or few
-# rows hold the sums of all of them: 0.27 at best of 13 sizes from 1 to 65536 rows, 0.42 with RMSNorm + SwiGLU's few columns.
-_COLUMNS, _SUMMED, _CROWDED = 512, 256, 0.5
+# Where one has more columns than a block, what it reads is made again for each block of columns, or few rows hold the sums of all of
+# them: 0.27 of the rates at best of 13 sizes from 1 to 65536 rows (where matmuls bound them), 0.42 with few columns.
+_COLUMNS, _CROWDED = 512, 0.5
 # Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
 _NONE = 1e3
 
@@ -80,8 +80,8 @@ class Prices(Protocol):
         """Hears that the graph is cut into `regions`, and others that may still be looked for."""
         ...
 
-    def least(self, region: Region) -> float:
-        """Bounds the seconds that no kernels of `region` improve on, without launches."""
+    def least(self, region: Region, reached: float = 1.0) -> float:
+        """Bounds the seconds that no kernels of `region` improve on, without launches, if matmuls reach so much of their rates."""
         ...
 
 
@@ -165,11 +165,12 @@ class Cuts:
         if names in self.known:
             return self.known[names][1]
         launch = 0.0 if region.looks else self.prices.launch_seconds
-        reached = 1.0
+        least = self.prices.least(region)
         if self.prices.fine and self.joins(region.program)[0]:
             share = crowded(region.program, self.prices.lengths(region))
             reached = 1 / (share / _CROWDED + (1 - share) / _REACHED)
-        return self.counted(region.program, self.prices.least(region) / reached, launch)
+            least = max(least / _REACHED, self.prices.least(region, reached))
+        return self.counted(region.program, least, launch)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
@@ -359,7 +360,7 @@ def joins(program: TensorProgram) -> tuple[int, int]:
 
 
 def crowded(program: TensorProgram, lengths: Mapping[str, int]) -> float:
-    """Returns the share of the multiplications in doubtful joins that have many columns and sum over many, and in what these read.
+    """Returns the share of the multiplications that are in doubtful joins of many columns, and in what these read.
 
     Args:
         program: with a matmul at least.
@@ -373,10 +374,9 @@ def crowded(program: TensorProgram, lengths: Mapping[str, int]) -> float:
         made_of[node.name] = own.union(*(made_of.get(v, ()) for v in uses(node)))
     found: set[str] = set()
     for node, whole_rows in _joined(program):
-        summed = prod(a.space.size(lengths) for a in node.over)
-        for read in (node.left, node.right) if summed > _SUMMED and not whole_rows else ():
+        for read in (node.left, node.right):
             columns = prod(a.space.size(lengths) for a in node.axes if a not in read.axes)
-            if made_of.get(read.value) and columns > _COLUMNS:
+            if not whole_rows and made_of.get(read.value) and columns > _COLUMNS:
                 found |= {node.name, *made_of[read.value]}
     return sum(work[name] for name in found) / max(1, sum(work.values()))
 
