@@ -64,7 +64,7 @@ def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """
     local = program.numbers
     members = [n for n in region.program.nodes if n.name not in local]
-    widest = max(len(n.axes) for n in members)
+    widest = max((len(n.axes) for n in members), default=0)  # none: numbers alone
     late = set[str]()
     for node in members:
         if len(node.axes) == widest or not late.isdisjoint(uses(node)):
