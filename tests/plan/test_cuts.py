@@ -58,8 +58,8 @@ class Predicted:
     def lengths(self, region: Region) -> dict[str, int]:
         return {space.name: self.size for space in region.program.spaces()}
 
-    def least(self, region: Region) -> float:
-        return least_seconds(region.program, self.sizes, MACHINE, cached=True) * min(1.0, self.seconds)
+    def least(self, region: Region, reached: float = 1.0) -> float:
+        return least_seconds(region.program, self.sizes, MACHINE, cached=True, reached=reached) * min(1.0, self.seconds)
 
     @property
     def sizes(self) -> dict[str, int]:

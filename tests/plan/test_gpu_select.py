@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from weft.pipeline import fuse
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.triton import select as select_ways
 from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.schedules import Blocks, LoopRole, choices, launches, parts, schedule
 from weft.plan.targets.triton.select import GpuWays
@@ -29,6 +31,7 @@ from weft.plan.targets.triton.tune import compiled, tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
+from weft.schedule.apply import Placing
 from weft.target import Target
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram, Use
@@ -72,6 +75,37 @@ def scores_and_greatest() -> TensorProgram:
 def last(program: TensorProgram) -> BlockProgram:
     """Fuse `program` to the last snapshot, numerically safe."""
     return canonical(make_safe(fuse(lower(program)).snapshots[-1].program).program)
+
+
+HOPELESS = {
+    "rows that matmuls make": (scores_and_greatest, {"M": 4096, "N": 8192, "K": 1024}),
+    "matmuls of matmuls": (lambda: programs.two_layers(DType.bfloat16), {"M": 2048, "K": 4096, "N": 14336, "P": 4096}),
+}
+
+
+@pytest.mark.parametrize(("make", "sizes"), HOPELESS.values(), ids=HOPELESS)
+def test_a_program_whose_smallest_blocks_are_far_too_large_is_placed_once(make, sizes, monkeypatch) -> None:
+    placed: list[object] = []
+    wanted = Placing.apply
+    monkeypatch.setattr(Placing, "apply", lambda self, wished: placed.append(wished) or wanted(self, wished))
+    ways, example = toolchain(H200).ways, Example(sizes, {}, 1, H200)
+    with pytest.raises(UnsupportedError, match=r"shared memory|registers"):
+        ways(last(make()), example).few()
+    assert len(placed) == 1
+    # None of the others would have fitted.
+    monkeypatch.setattr(select_ways, "_HOPELESS", inf)
+    with pytest.raises(UnsupportedError):
+        ways(last(make()), example).few()
+    assert len(placed) > 2
+
+
+def test_a_program_with_any_hope_is_looked_at_as_before() -> None:
+    for make, sizes in (
+        (scores_and_greatest, {"M": 64, "N": 1024, "K": 64}),
+        (paper.attention, dict.fromkeys("MNDL", 128)),
+    ):
+        program, example = last(make()), Example(sizes, {}, 1, H200)
+        assert len(toolchain(H200).ways(program, example).few()) >= 1
 
 
 def test_parts_of_a_product() -> None:

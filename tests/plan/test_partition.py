@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testkit.block import programs
+from weft.plan.partition.halves import before_wider
 from weft.plan.partition.partition import Region, TorchCall, partition
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
@@ -80,3 +81,11 @@ def test_what_indices_and_sizes_decide_is_made_where_it_is_read_and_a_table_once
     (table,) = (s for s in stages if "sines" in s.results)
     assert {s.uses for s in stages if s.results == ("d",)} == {("b", "sines")}
     assert table.uses == ()
+
+
+def test_numbers_alone_have_no_widest_values() -> None:
+    (k,) = programs.axes("k")
+    program = TensorProgram((programs.tensor("x", k),), (Extent("n", (), DType.float32, k.space),), ("n",))
+    (region,) = partition(program)
+    assert isinstance(region, Region)
+    assert before_wider(program, region) == (region,)

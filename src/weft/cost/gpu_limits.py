@@ -126,6 +126,16 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
     return None
 
 
+def excess(found: Resources, gpu: Gpu) -> float:
+    """Returns what a launch takes as a share of what `gpu` has, of what it is shortest of: above 1 where `unfit` says why."""
+    return max(
+        found.shared_bytes / gpu.thread_block_bytes,
+        found.registers / (_FAR_BEYOND * _REGISTERS_OF_A_THREAD),
+        found.largest_block / LARGEST_BLOCK,
+        found.unrolled / MOST_UNROLLED,
+    )
+
+
 def pipelined(region: LoopWork, stages: int) -> bool:
     """Tells whether the compiler has several iterations of the loop in flight: one that multiplies blocks it loads."""
     return region.pipelined and stages > 1 and any(load.matmuls for load in region.loads)

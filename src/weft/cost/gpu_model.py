@@ -21,6 +21,7 @@ from weft.cost.gpu_limits import (
     Unit,
     accesses,
     copied_ahead,
+    excess,
     pipelined,
     resources_of,
     spilled_in,
@@ -186,6 +187,10 @@ class Launch:
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
         """Says why the launch does not fit `chip`; None where it does."""
         return unfit(resources_of(self.work, chip, warps, stages), chip)
+
+    def excess(self, chip: Gpu, warps: int, stages: int) -> float:
+        """Returns what the launch takes as a share of what `chip` has, of what it is shortest of: above 1 where it does not fit."""
+        return excess(resources_of(self.work, chip, warps, stages), chip)
 
 
 def launches_of(

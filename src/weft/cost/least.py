@@ -10,7 +10,9 @@ from weft.tensor.axes import Axis
 from weft.tensor.program import Contraction, Iota, Lookup, Node, Reindex, TensorProgram, axes_of, uses
 
 
-def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool) -> float:
+def least_seconds(
+    program: TensorProgram, sizes: Mapping[str, int], machine: Machine, *, cached: bool, reached: float = 1.0
+) -> float:
     """Bounds from below the seconds of `program`: the longer of its inputs and outputs, and its matmuls, at full rate;
     no launch.
 
@@ -20,6 +22,7 @@ def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Mac
         program: one region.
         sizes: elements of each space, by name.
         machine: whose rates count.
+        reached: how much of their full rate the matmuls reach at best.
         cached: inputs may be in any level of the memory that has room for them; else they come from the last one.
     """
     values = program.values()
@@ -46,7 +49,7 @@ def least_seconds(program: TensorProgram, sizes: Mapping[str, int], machine: Mac
         if isinstance(node, Contraction):
             rates = [machine.matrix_rate(values[use.value].dtype) for use in (node.left, node.right)]
             working += 2 * _size(axes_of(node), sizes) / max(*rates, machine.vector_flops)
-    return max(moved, working)
+    return max(moved, working / reached)
 
 
 def _is_part(node: Node, value: str) -> bool:

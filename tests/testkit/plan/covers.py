@@ -97,7 +97,7 @@ class Invented:
         return frozenset(n.name for n in region.program.nodes)
 
     def foreseen(self, regions: Iterable[Region]) -> bool:
-        self.thought_of = [frozenset(n.name for n in region.program.nodes) for region in regions]
+        self.thought_of += [frozenset(n.name for n in region.program.nodes) for region in regions]
         return self.at_once
 
     def settled(self, regions: Sequence[Region]) -> None:
@@ -115,7 +115,8 @@ class Invented:
         cost = SimpleNamespace(predicted_seconds=work + self.launch_seconds)
         return cast("Selection", SimpleNamespace(work_seconds=work, chosen=SimpleNamespace(cost=cost)))
 
-    def least(self, region: Region) -> float:
+    def least(self, region: Region, reached: float = 1.0) -> float:
+        del reached  # invented bounds know no rates
         return self._seconds(region)[1]
 
     def _seconds(self, region: Region) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, prod
 from typing import Protocol
 
 from weft.defects import note
@@ -24,7 +24,7 @@ from weft.plan.partition.partition import (
 )
 from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
-from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, uses
+from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, axes_of, uses
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
 # the model is a model, and two kernels are what is known to work.
@@ -40,6 +40,9 @@ _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 # Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
 # to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
 _REACHED = 0.8
+# Where one has more columns than a block, what it reads is made again for each block of columns, or few rows hold the sums of all of
+# them: 0.27 of the rates at best of 13 sizes from 1 to 65536 rows (where matmuls bound them), 0.42 with few columns.
+_COLUMNS, _CROWDED = 512, 0.5
 # Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
 _NONE = 1e3
 
@@ -77,8 +80,8 @@ class Prices(Protocol):
         """Hears that the graph is cut into `regions`, and others that may still be looked for."""
         ...
 
-    def least(self, region: Region) -> float:
-        """Bounds the seconds that no kernels of `region` improve on, without launches."""
+    def least(self, region: Region, reached: float = 1.0) -> float:
+        """Bounds the seconds that no kernels of `region` improve on, without launches, if matmuls reach so much of their rates."""
         ...
 
 
@@ -162,8 +165,12 @@ class Cuts:
         if names in self.known:
             return self.known[names][1]
         launch = 0.0 if region.looks else self.prices.launch_seconds
-        reached = _REACHED if self.prices.fine and self.joins(region.program)[0] else 1.0
-        return self.counted(region.program, self.prices.least(region) / reached, launch)
+        least = self.prices.least(region)
+        if self.prices.fine and self.joins(region.program)[0]:
+            share = crowded(region.program, self.prices.lengths(region))
+            reached = 1 / (share / _CROWDED + (1 - share) / _REACHED)
+            least = max(least / _REACHED, self.prices.least(region, reached))
+        return self.counted(region.program, least, launch)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
@@ -245,7 +252,7 @@ class _Graph:
         where all of them are found at once.
         """
         found_in, prices = list(stretches(len(self.atoms), self.parts)), self.cuts.prices
-        at_once = prices.foreseen(self._thinkable())
+        at_once = prices.foreseen(self._lone()) and prices.foreseen(self._thinkable())
         found: list[Task] = []
         known: dict[Hashable, tuple[Subset, ...]] = {}
         for batch in (found_in,) if at_once else ([stretch] for stretch in found_in):
@@ -281,15 +288,22 @@ class _Graph:
             tuple(node.name in local for node in whole.program.nodes),
         )
 
+    def _lone(self) -> Iterator[Region]:
+        """Yields the regions of single atoms, and those that these are parts of: the prices of atoms ask for both."""
+        yield from (atom.stage for atom in self.atoms if isinstance(atom.stage, Region))
+        yield from dict.fromkeys(region for own in self.inside for region, _ in own)
+
     def _thinkable(self) -> Iterator[Region]:
-        """Yields the regions that are likely to be asked for, each once: those that leave out one atom of the row at most, and
-        that have one doubtful join at most.
+        """Yields the regions of several atoms that are likely to be asked for, each once: those that leave out one atom of the row
+        at most, that have one doubtful join at most, and that may take less than their atoms one by one, which are priced.
         """
         for part in self.parts:
-            first = elements(part)[0]
+            own = elements(part)
             stage = self._stage(part)
-            near = part.bit_length() - first - part.bit_count() <= 1
-            if near and isinstance(stage, Region) and self.cuts.joins(stage.program)[0] < 2:
+            near = part.bit_length() - own[0] - len(own) <= 1
+            if len(own) < 2 or not near or not isinstance(stage, Region) or self.cuts.joins(stage.program)[0] > 1:
+                continue
+            if self._bound(part) < sum(self._price(1 << atom) for atom in own):
                 yield stage
 
     def _best_between(self, first: int, end: int) -> tuple[Subset, ...]:
@@ -346,18 +360,43 @@ def joins(program: TensorProgram) -> tuple[int, int]:
     """Counts the matmuls of `program` that read what others of them made: doubtful ones, and those that sum along what
     was reduced before.
     """
+    found = [whole_rows for _, whole_rows in _joined(program)]
+    return found.count(False), found.count(True)
+
+
+def crowded(program: TensorProgram, lengths: Mapping[str, int]) -> float:
+    """Returns the share of the multiplications that are in doubtful joins of many columns, and in what these read.
+
+    Args:
+        program: with a matmul at least.
+        lengths: elements of each space, by name.
+    """
+    matmuls = {node.name: node for node in program.nodes if isinstance(node, Contraction)}
+    work = {n: prod(a.space.size(lengths) for a in dict.fromkeys(axes_of(node))) for n, node in matmuls.items()}
+    made_of: dict[str, frozenset[str]] = {}
+    for node in program.nodes:
+        own = frozenset((node.name,)) if node.name in matmuls else frozenset[str]()
+        made_of[node.name] = own.union(*(made_of.get(v, ()) for v in uses(node)))
+    found: set[str] = set()
+    for node, whole_rows in _joined(program):
+        for read in (node.left, node.right):
+            columns = prod(a.space.size(lengths) for a in node.axes if a not in read.axes)
+            if not whole_rows and made_of.get(read.value) and columns > _COLUMNS:
+                found |= {node.name, *made_of[read.value]}
+    return sum(work[name] for name in found) / max(1, sum(work.values()))
+
+
+def _joined(program: TensorProgram) -> Iterator[tuple[Contraction, bool]]:
+    """Yields the matmuls that read what others made, each with whether it sums along what was reduced before."""
     before: dict[str, bool] = {}
     for node in program.nodes:
         before[node.name] = isinstance(node, Contraction) or any(before.get(v, False) for v in uses(node))
-    doubtful = whole_rows = 0
     for node in program.nodes:
         if isinstance(node, Contraction) and any(before.get(v, False) for v in uses(node)):
             summed = {a.space for a in node.over}
             own = _reading(program, node.name)
             known = {a.space for n in program.nodes if isinstance(n, Reduction) and n.name not in own for a in n.over}
-            whole_rows += not summed.isdisjoint(known)
-            doubtful += summed.isdisjoint(known)
-    return doubtful, whole_rows
+            yield node, not summed.isdisjoint(known)
 
 
 def _reading(program: TensorProgram, name: str) -> set[str]:

@@ -199,10 +199,10 @@ class Regions:
         """Returns the elements of each space of `region`, by name, at the example."""
         return _sizes(region.program)
 
-    def least(self, region: Region) -> float:
-        """Bounds the seconds that the model predicts no kernels of `region` to improve on, without launches."""
+    def least(self, region: Region, reached: float = 1.0) -> float:
+        """Bounds the seconds that the model predicts no kernels of `region` to improve on, as `weft.cost.least_seconds`."""
         cached = toolchain(self.target).inputs_in_caches
-        return least_seconds(region.program, _sizes(region.program), self._machine, cached=cached)
+        return least_seconds(region.program, _sizes(region.program), self._machine, cached=cached, reached=reached)
 
     def built(self, region: Region) -> CompiledRegion:
         """Builds the kernels of `region`. Names are those of the first region of this form.

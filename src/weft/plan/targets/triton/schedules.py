@@ -85,6 +85,11 @@ class Blocks:
     warps: int = 4
     stages: int = 2
 
+    @property
+    def elements(self) -> int:
+        """Returns the product of all sizes: no other blocks of a program with as many segments are smaller in all of them."""
+        return self.rows * self.columns * self.depth * self.few * (self.lanes or _LONGEST_ROW) * max(1, self.tile)
+
     def of(self, part: LoopRole) -> int:
         """Returns the elements of a block of a loop of this part."""
         sizes = {
@@ -413,10 +418,8 @@ def _shared() -> Iterator[Blocks]:
 def _matmuls(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
     def upto(part: LoopRole, *wanted: int) -> tuple[int, ...]:
         """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
-        if part not in present:
-            return wanted[:1]
-        most = max(GRANULARITY.matmul, power_of_two(present[part]))
-        return tuple(dict.fromkeys(min(w, most) for w in wanted))
+        most = max(GRANULARITY.matmul, power_of_two(present.get(part, 1)))
+        return tuple(dict.fromkeys(min(w, most) for w in wanted)) if part in present else wanted[:1]
 
     narrow = known.dtype in (DType.float32, DType.float64)
     deep = (32, 16, 64) if narrow else (64, 128, 32)

@@ -20,6 +20,9 @@ from weft.tensor.axes import Axis
 
 # Sizes of blocks that tell whether a program is worth looking at more closely, and those of a closer look.
 _PROBED, _CLOSELY = 12, 96
+# A program whose smallest blocks take this many times what the GPU has is not looked at further: no larger ones fit. Twice, since
+# an operand that every warp's rows have to themselves stays in registers, and so takes less shared memory where rows are more.
+_HOPELESS = 2.0
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
 
@@ -41,6 +44,11 @@ class _Placed:
         """Says why one of its launches does not fit `chip`, with the warps and stages of `wanted`; None where all do."""
         reasons = (e.unfit(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in self.launches)
         return next((reason for reason in reasons if reason is not None), None)
+
+    def excess(self, chip: Gpu, wanted: Schedule) -> float:
+        """Returns the greatest share that a launch takes of what `chip` has, with the warps and stages of `wanted`."""
+        shares = (e.excess(chip, wanted.warps_of(merges=e.merges), wanted.stages) for e in self.launches)
+        return max(shares, default=0.0)
 
 
 @dataclass
@@ -83,13 +91,12 @@ class GpuWays:
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
         known, chip = self._parts(), gpu(self.chain.target)
+        every = tuple(choices(known, self.fused, self.sizes, chip))
+        self._demand_hope(known, every, chip)
         found: list[Way] = []
         refused: str | None = None
-        for blocks in _spread(self._choices(known, chip), min(count, _NESTS) if known.nested else count):
-            plain = replace(blocks, warps=4, stages=1)
-            if plain not in self._made:
-                self._made[plain] = self._applied(known, plain)
-            applied = self._made[plain]
+        for blocks in _spread(self._different(known, every), min(count, _NESTS) if known.nested else count):
+            applied = self._placed(known, blocks)
             if isinstance(applied, str):
                 refused = refused or applied
                 continue
@@ -111,12 +118,32 @@ class GpuWays:
     def _parts(self) -> Parts:
         return parts(self.fused, self.sizes, self.innermost)
 
-    def _choices(self, known: Parts, chip: Gpu) -> tuple[Blocks, ...]:
+    def _demand_hope(self, known: Parts, every: Sequence[Blocks], chip: Gpu) -> None:
+        """Raises UnsupportedError where the smallest blocks, with any warps, take far more than `chip` has."""
+        if not every:
+            return
+        least = min(every, key=lambda blocks: blocks.elements / blocks.segments)
+        placed = self._placed(known, least)
+        if isinstance(placed, str):
+            return
+        alone = [replace(each, stages=1) for each in launches(known, least)]
+        wanted = [schedule(self.fused, known, each, self.sizes) for each in dict.fromkeys(alone)]
+        if min(placed.excess(chip, each) for each in wanted) > _HOPELESS:
+            raise UnsupportedError(placed.unfit(chip, wanted[0]) or "no schedule fits this GPU")
+
+    def _placed(self, known: Parts, blocks: Blocks) -> _Placed | str:
+        """Gives the program places by `blocks`, once for all warps and stages; or says why it has none."""
+        plain = replace(blocks, warps=4, stages=1)
+        if plain not in self._made:
+            self._made[plain] = self._applied(known, plain)
+        return self._made[plain]
+
+    def _different(self, known: Parts, every: Sequence[Blocks]) -> tuple[Blocks, ...]:
         """Returns sizes that give different schedules; of those that give the same one, those with the fewest lanes:
         warps go by these.
         """
         found: dict[Schedule, Blocks] = {}
-        for blocks in choices(known, self.fused, self.sizes, chip):
+        for blocks in every:
             wanted = schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)
             found[wanted] = min(found.get(wanted, blocks), blocks, key=lambda b: b.lanes or math.inf)
         return tuple(found.values())
