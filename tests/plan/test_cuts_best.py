@@ -401,6 +401,20 @@ def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(li
     assert len(for_the_library(graph, program, regions, known, Measured(seconds=library), [kernels])) == count
 
 
+@pytest.mark.parametrize(("library", "count"), [(2e-3, 1), (4e-3, 0)])
+def test_a_product_whose_parts_are_kernels_is_the_library_s_where_it_makes_all_of_them_sooner(library, count) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, third = torch.addmm(b, x, w).split(64, -1)
+        return torch.relu(first), torch.sin(second), torch.cos(third)
+
+    program, graph = captured(function, [torch.empty(128, 64), torch.empty(64, 192), torch.empty(192)])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, Target("cuda", "90"))
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    assert sum(any(isinstance(n, Contraction) for n in region.program.nodes) for region in regions) == 3
+    found = for_the_library(graph, program, regions, known, Measured(seconds=library), [1e-3] * len(regions))
+    assert len(found) == count
+
+
 def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypatch) -> None:
     """Here no GPU takes the time: what would be timed is run, and what it is called with is looked at."""
     seen: list[tuple[torch.Tensor, ...]] = []

@@ -2,12 +2,14 @@
 
 The library is a candidate for each matmul that no other matmul of its region feeds: at the seconds that it was measured to take
 where it was, else at a share of its floor; what that leaves out is what the model errs by. The best cut of each region is found
-with these candidates, and its own kernels at what they were measured to take; what wins so is timed, by the trial.
+with these candidates; kernels that multiply count there by as much more than predicted as those of the region were measured to take.
+What wins so is timed, by the trial.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -50,19 +52,32 @@ def for_the_library(
         times: of the library.
         measured: seconds of each region's kernels, where they were timed.
     """
-    calls: list[int] = []
+    found: list[tuple[tuple[_Part, ...], float | None]] = []
     for region, seconds in zip(regions, measured, strict=True):
         matmuls = lone_matmuls(captured, region)
         parts = _parts(captured, program, region, matmuls) if matmuls else ()
         if parts:
-            calls += _best(program, parts, known, times, seconds)
-    return calls
+            found.append((parts, seconds))
+    # The parts that a call's result is split into may be kernels of their own; left to the library, the call makes all of them.
+    asked = Counter(call for parts, _ in found for call in {part.call for part in parts} if call is not None)
+    wanted = Counter(
+        call for parts, seconds in found for call in set(_best(program, parts, known, times, asked, seconds))
+    )
+    return [call for call, count in wanted.items() if count == asked[call]]
 
 
 def _best(
-    program: TensorProgram, parts: Sequence[_Part], known: Regions, times: LibraryTimes, measured: float | None
+    program: TensorProgram,
+    parts: Sequence[_Part],
+    known: Regions,
+    times: LibraryTimes,
+    asked: Mapping[int, int],
+    measured: float | None,
 ) -> list[int]:
-    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long."""
+    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long.
+
+    `asked`: how many regions each call has a part in, which share its seconds.
+    """
     maker = {name: i for i, each in enumerate(parts) for name in each.region.results}
     waits = Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in parts))
     every = [part for own in convex_parts(waits, lambda _: True) for part in own]
@@ -71,22 +86,29 @@ def _best(
     def call_of_part(part: Subset) -> int | None:
         return parts[elements(part)[0]].call if part.bit_count() == 1 else None
 
-    def least(part: Subset, region: Region) -> float:
-        call = call_of_part(part)
-        if call is None:
-            return measured if part == whole and measured is not None else known.least(region)
-        seconds = times.of(call)
-        return _OF_FLOOR * known.least(region) if seconds is None else seconds
-
-    def price(part: Subset) -> float:
-        if call_of_part(part) is not None or (part == whole and measured is not None):
-            return bounds[part]
+    def own(part: Subset) -> float:
         try:
             return known.selection(joined[part]).work_seconds
         except WeftError:  # no kernel for this part alone
             return inf
 
+    def slower(part: Subset) -> float:
+        """By how much kernels of `part` take longer than predicted: with a matmul, as those of all of them did."""
+        return off if any(parts[i].call is not None for i in elements(part)) else 1.0
+
+    def least(part: Subset, region: Region) -> float:
+        call = call_of_part(part)
+        if call is None:
+            return known.least(region) * min(1.0, slower(part))
+        seconds = times.of(call)
+        return _OF_FLOOR * known.least(region) if seconds is None else seconds / asked[call]
+
+    def price(part: Subset) -> float:
+        return own(part) * slower(part) if call_of_part(part) is None else bounds[part]
+
     whole = subset_of(range(len(parts)))
+    predicted = own(whole) if whole in joined else inf
+    off = 1.0 if measured is None or not 0.0 < predicted < inf else measured / predicted
     bounds = {part: least(part, region) for part, region in joined.items()}
     best, _ = cheapest(waits, bounds, price)
     return [call for part in best if (call := call_of_part(part)) is not None]
