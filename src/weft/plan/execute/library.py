@@ -2,8 +2,8 @@
 
 The library is a candidate for each matmul that no other matmul of its region feeds: at the seconds that it was measured to take
 where it was, else at a share of its floor; what that leaves out is what the model errs by. The best cut of each region is found
-with these candidates; kernels that multiply count there by as much more than predicted as those of the region were measured to take.
-What wins so is timed, by the trial.
+with these candidates, and the seconds predicted for kernels that multiply are scaled as those of the region's were measured. What
+wins so is timed, by the trial.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from weft.capture import apart
+from weft.defects import note
 from weft.errors import CacheFolderError, WeftError, WrongKernelError
 from weft.options import Options, again, current
 from weft.phases import phase
@@ -231,7 +232,8 @@ class Trial:
                 self.library = plan(captured, arguments, self.eager)
                 if self.keeper is not None and self.library.captured.fallbacks == captured.fallbacks:
                     self.keeper.keep_library(self.library)
-            except WeftError:  # what there is runs
+            except Exception as error:  # noqa: BLE001 - what there is runs, whatever fails with the library's matmuls
+                note(error)
                 return None
         return self.library
 
