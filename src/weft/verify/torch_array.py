@@ -115,7 +115,7 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             return _mapped(there, value)
 
         def here(value: Any) -> Any:
-            found = np.asarray(value) if isinstance(value, np.generic) else value
+            found: Any = np.asarray(cast("Any", value)) if isinstance(value, np.generic) else value
             if is_numpys(found) and found.dtype in _TYPES:
                 return TorchArray.of(found, self.tensor.device)
             return _mapped(here, value)

@@ -67,7 +67,8 @@ F32 = DType.float32
 SOFTMAX, ATTENTION, NORM = softmax(), attention(), normalised()
 
 
-HERE = torch.device("cpu")
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Where references are worked out in arrays of PyTorch's."""
 
 
 class HeldTally(ErrorTally):
