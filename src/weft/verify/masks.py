@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TypeVar
 
 import numpy as np
 
-from weft.block.program import BlockProgram, Graph, Load, Map
-from weft.block.walk import asked
+from weft.block.program import BlockProgram, Buffer, Graph, Load, Map
+from weft.block.walk import asked, stored, touched
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
 
@@ -19,8 +20,17 @@ _STRUCTURED = 0.8
 
 
 def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
-    """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are."""
-    return dict(_masks(applied.graph, {name: name for name, _ in applied.inputs}))
+    """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are.
+
+    Of what a launch finds out before, it is what masks usually have.
+    """
+    given = {name: name for name, _ in applied.inputs}
+    found = dict(_masks(applied.graph, {**given, **{n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}}))
+    for node in applied.graph.nodes:
+        if isinstance(node, Map) and not found.keys().isdisjoint(stored(node)):
+            kinds = {name: kind.dtype for name, kind in applied.inputs if name in touched(node, Load)}
+            found |= {name: -inf if d.is_float else False for name, d in kinds.items() if d.kind != "int"}
+    return {name: idle for name, idle in found.items() if name in given}
 
 
 def _masks(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[str, float | bool]]:
