@@ -20,7 +20,14 @@ CASES = triton_guards.cases()
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """By case, its error in units of rounding."""
-    command = [sys.executable, "-W", "ignore", "-m", triton_guards.__name__, str(tmp_path_factory.mktemp("interpreted"))]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        triton_guards.__name__,
+        str(tmp_path_factory.mktemp("interpreted")),
+    ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -33,9 +40,7 @@ def test_a_kernel_computes_what_the_program_says(name: str, interpreted: dict[st
     assert interpreted[name] <= (1.0 if name.startswith(("sums", "maxima")) else 4.0)
 
 
-@pytest.mark.parametrize(
-    "name", ["weighted", "weighted, beforehand", "biased, beforehand", "documents"]
-)
+@pytest.mark.parametrize("name", ["weighted", "weighted, beforehand", "biased, beforehand", "documents"])
 def test_a_kernel_compiles(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     for made in load(case.program, dims_of(case.program), tmp_path).compile_for("cuda", 90, case.sizes):

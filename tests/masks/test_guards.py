@@ -13,13 +13,14 @@ from testkit.emit.comparing import compare, scheduled
 from testkit.masks.guarded import KEPT, MASKED, sums
 from testkit.masks.limited import fused
 from weft.block.check import check
+from weft.block.copies import canonical
 from weft.block.guard import Guard
 from weft.block.listing import listing
-from weft.block.program import BlockProgram, Graph, Map, sealed
+from weft.block.program import BlockProgram, Broadcast, Graph, Map, sealed
 from weft.block.walk import maps
 from weft.errors import InvalidProgramError, ScheduleError
 from weft.masks import guard
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import Arg, Lit
@@ -74,6 +75,30 @@ def test_any_schedule_computes_what_was_written(name: str) -> None:
         assert verdict.agrees, verdict
 
 
+@EVERY
+def test_a_launch_before_says_the_same(name: str) -> None:
+    program = MASKED[name][0]()
+    guarded = canonical(guard(fused(program)))
+    first, *_ = maps(guarded.graph)
+    asking = frozenset(m.name for m in maps(guarded.graph) if m.guard is not None)
+    loops = tuple(
+        (m.name, LoopSchedule((Level(LevelPlace.grid if m is first else LevelPlace.loop, 3),)))
+        for m in maps(guarded.graph)
+    )
+    applied = apply(guarded, Schedule(loops, beforehand=asking))
+    assert len(kernels(applied)) == 2
+    assert verify(program, applied).agrees
+    wrong = with_guards(applied, lambda g: replace(g, idle=True))
+    assert verify(program, wrong).equal is False
+
+
+def test_what_has_no_guard_is_not_found_out() -> None:
+    program = canonical(fused(sums(KEPT)))
+    loops = tuple((m.name, LoopSchedule((Level(LevelPlace.loop, 3),))) for m in maps(program.graph))
+    with pytest.raises(ScheduleError, match="no guard"):
+        apply(program, Schedule(loops, beforehand=frozenset((loops[-1][0],))))
+
+
 @pytest.mark.one_in(2)
 @EVERY
 def test_kernels_compute_what_the_interpreter_computes(name: str, tmp_path: Path) -> None:
@@ -118,8 +143,27 @@ def test_a_loop_without_a_state_is_not_guarded() -> None:
         nodes = (replace(n, body=changed(n.body)) if isinstance(n, Map) else n for n in plain)
         return replace(graph, nodes=tuple(nodes))
 
-    with pytest.raises(InvalidProgramError, match="nothing but a state"):
+    with pytest.raises(InvalidProgramError) as refused:
         check(replace(found, graph=changed(found.graph)))
+    assert refused.value.condition == "a loop that leaves iterations out has nothing but a state"
+
+
+def test_a_guard_asks_an_item_of_the_body() -> None:
+    found = guard(fused(MASKED["weighted"][0]()))
+    (loop,) = (m for m in maps(found.graph) if m.guard is not None)
+    inner = next(m for m in maps(loop.body) if m.state is not None)
+    given = {f.outer for f in inner.inputs if not isinstance(f.access, Broadcast)}
+
+    def changed(graph: Graph) -> Graph:
+        asking = sealed(replace(loop, guard=Guard(min(given), idle=False)))
+        nodes = (
+            asking if n is loop else replace(n, body=changed(n.body)) if isinstance(n, Map) else n for n in graph.nodes
+        )
+        return replace(graph, nodes=tuple(nodes))
+
+    with pytest.raises(InvalidProgramError) as refused:
+        check(replace(found, graph=changed(found.graph)))
+    assert refused.value.condition == "what says that it is idle is an item of the body"
 
 
 def test_a_loop_inside_a_guarded_one_is_not_split() -> None:

@@ -8,16 +8,24 @@ from dataclasses import replace
 from weft.block.check import body_types, infer
 from weft.block.guard import Guard
 from weft.block.places import Place
-from weft.block.program import BlockNode, BlockProgram, Broadcast, Collapse, Feed, Graph, Iterate, Map, Pointwise, Stacked, sealed
+from weft.block.program import (
+    BlockNode,
+    BlockProgram,
+    Broadcast,
+    Feed,
+    Graph,
+    Iterate,
+    Map,
+    Stacked,
+    sealed,
+)
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands, pruned, results
 from weft.errors import ScheduleError
+from weft.schedule.accumulate import any_busy
 from weft.tensor.axes import Axis
-from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Lit
 
 
 def summarize(program: BlockProgram, loop: str, make: Callable[[str], str]) -> BlockProgram:
@@ -41,15 +49,25 @@ def summarize(program: BlockProgram, loop: str, make: Callable[[str], str]) -> B
     path = _path(program.graph, loop)
     if not path or path[-1].guard is None:
         raise ScheduleError(f"loop {loop!r} has no guard to find out beforehand")
-    feeds = _reads(path)
-    inside = [node for node, fed in zip(path, feeds, strict=True) if any(f.access != Broadcast() for f in fed)]
-    if path[-1] not in inside or any(node.range != EVERY_BLOCK or node.tile is None for node in inside):
+    inside = summarizable(program, loop)
+    if not inside or any(node.tile is None for node in inside):
         raise ScheduleError(f"what says that iterations of loop {loop!r} are idle does not go by its blocks")
     axes = {node.axis: Axis(make(node.axis.name), node.axis.space) for node in inside}
     name = fresh(values_of(program.graph).union(*(values_of(node.body) for node in path)))("busy")
-    made = _summary(path, feeds, axes, _types_inside(program, path), name)
+    made = _summary(path, _reads(path), axes, _types_inside(program, path), name)
     nodes = [m for n in program.graph.nodes for m in ((made, _reading(path, axes, name)) if n is path[0] else (n,))]
     return replace(program, graph=replace(program.graph, nodes=tuple(nodes)))
+
+
+def summarizable(program: BlockProgram, loop: str) -> tuple[Map, ...]:
+    """Return the maps along which a launch before the guarded loop `loop` can find out what is idle, it the last; () if none."""
+    path = _path(program.graph, loop)
+    try:
+        feeds = _reads(path)
+    except ScheduleError:
+        return ()
+    inside = tuple(node for node, fed in zip(path, feeds, strict=True) if any(f.access != Broadcast() for f in fed))
+    return inside if path[-1] in inside and all(node.range == EVERY_BLOCK for node in inside) else ()
 
 
 def _path(graph: Graph, loop: str) -> tuple[Map, ...]:
@@ -73,7 +91,9 @@ def _reads(path: Sequence[Map]) -> list[list[Feed]]:
         fed = [f for f in node.inputs if f.inner in wanted]
         made = wanted - {f.inner for f in fed} - {name for n in nodes for name in results(n)}
         if made:
-            raise ScheduleError(f"what says that iterations of loop {path[-1].name!r} are idle is made inside of {node.name!r}")
+            raise ScheduleError(
+                f"what says that iterations of loop {path[-1].name!r} are idle is made inside of {node.name!r}"
+            )
         found.insert(0, fed)
         wanted, nodes = {f.outer for f in fed}, ()
     return found
@@ -104,7 +124,9 @@ def _summary(
         given = tuple(replace(f, outer=names.get(f.outer, f.outer)) for f in fed)
         names = {f.inner: f.inner if node.axis in axes else names.get(f.outer, f.outer) for f in fed}
         if node.axis in axes:
-            levels.append(replace(node, name=axes[node.axis].name, inputs=given, state=None, guard=None, place=Place.grid))
+            levels.append(
+                replace(node, name=axes[node.axis].name, inputs=given, state=None, guard=None, place=Place.grid)
+            )
     body, inner = _any_busy(path[-1], types, fresh({*values_of(path[-1].body), name}))
     for level in reversed(levels):
         made = sealed(replace(level, body=body, outputs=(Stacked(name, inner),)))
@@ -118,14 +140,8 @@ def _any_busy(loop: Map, types: Types, make: Callable[[str], str]) -> tuple[Grap
     """Return the operators that say whether any element of what `loop` asks is busy, and the name of what they say."""
     guard, (nodes, _) = loop.guard, asked(loop)
     assert guard is not None
-    steps, last, dims = list(nodes), make("busy"), types[guard.value].dims
-    chosen = Apply("where", (guard.is_idle, Lit(0.0), Lit(1.0)))
-    steps.append(Pointwise(last, chosen, (guard.value,), dims, DType.float32))
-    for axis in reversed(dims):
-        steps.append(Collapse(make("busy"), Monoid.max, last, axis))
-        last = steps[-1].name
-    found = Pointwise(make("busy"), Apply("gt", (Arg(0), Lit(0.0))), (last,), (), DType.bool)
-    return Graph((), (*steps, found), ()), found.name
+    steps = any_busy(guard, types[guard.value].dims, make)
+    return Graph((), (*nodes, *steps), ()), steps[-1].name
 
 
 def _reading(path: Sequence[Map], axes: Mapping[Axis, Axis], name: str) -> Map:

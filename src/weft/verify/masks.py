@@ -25,7 +25,9 @@ def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
     Of what a launch finds out before, it is what masks usually have.
     """
     given = {name: name for name, _ in applied.inputs}
-    found = dict(_masks(applied.graph, {**given, **{n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}}))
+    found = dict(
+        _masks(applied.graph, {**given, **{n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}})
+    )
     for node in applied.graph.nodes:
         if isinstance(node, Map) and not found.keys().isdisjoint(stored(node)):
             kinds = {name: kind.dtype for name, kind in applied.inputs if name in touched(node, Load)}

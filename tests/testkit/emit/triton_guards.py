@@ -43,7 +43,9 @@ def guarded(name: str, *, beforehand: bool, long: bool = False) -> Case:
 
 def cases() -> dict[str, Case]:
     """Each program with a mask, asked in the loop and beforehand."""
-    found = {f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)}
+    found = {
+        f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)
+    }
     return found | {f"{n}, long": guarded(n, beforehand=True, long=True) for n in ("sums", "weighted")}
 
 

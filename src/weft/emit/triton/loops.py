@@ -44,9 +44,9 @@ def iteration(body: Body, node: Map, scope: Scope, carried: Mapping[str, Tile]) 
     if node.state is not None:
         inner.values |= {name: carried[component] for component, name in node.state.shown}
     first, rest = asked(node)
-    run(inner, () if node.guard is not None and known_before(body, node) else first)
-    asks = node.guard is not None and not known_before(body, node)
-    with body.frame.out.block(f"if {busy(inner, node.guard)}") if asks else nullcontext():
+    guard = None if known_before(body, node) else node.guard
+    run(inner, first if guard is node.guard else ())
+    with nullcontext() if guard is None else body.frame.out.block(f"if {busy(inner, guard)}"):
         run(inner, rest)
         if node.state is not None:
             _update(inner, node, node.state, carried)
