@@ -10,8 +10,8 @@ from weft.block.program import BlockProgram, Map
 from weft.block.walk import maps
 from weft.schedule import LevelPlace, Schedule, summarizable
 
-# A launch more takes as long as a mask of so many elements; a loop of so few blocks is not worth it either.
-_LEAST_ELEMENTS, _LEAST_BLOCKS = 1 << 17, 4
+# A launch more pays for loops that go over so many elements in all, in so many blocks each.
+_LEAST_ELEMENTS, _LEAST_BLOCKS = 1 << 21, 4
 
 
 def told_beforehand(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
@@ -26,11 +26,13 @@ def told_beforehand(program: BlockProgram, schedule: Schedule, sizes: Mapping[st
 def _is_long(program: BlockProgram, node: Map, schedule: Schedule, sizes: Mapping[str, int]) -> bool:
     levels, along = schedule.of(node.name).levels, summarizable(program, node.name)
     length = node.axis.space.size(sizes)
+    around = (m for m in maps(program.graph) if m is node or any(inner is node for inner in maps(m.body)))
     return (
         len(levels) == 1
         and levels[0].place is LevelPlace.loop
         and length >= _LEAST_BLOCKS * levels[0].size
-        and math.prod(m.axis.space.size(sizes) for m in along) >= _LEAST_ELEMENTS
+        and math.prod(m.axis.space.size(sizes) for m in around) >= _LEAST_ELEMENTS
+        and bool(along)
         and all(schedule.of(m.name).levels[0].place is not LevelPlace.whole for m in along)
         and all(len(schedule.of(m.name).levels) == 1 for m in along)
     )
