@@ -92,6 +92,25 @@ def test_a_launch_before_says_the_same(name: str) -> None:
     assert verify(program, wrong).equal is False
 
 
+@pytest.mark.parametrize("name", ["sums", "weighted", "biased"])
+def test_a_launch_before_says_so_for_segments(name: str) -> None:
+    program = MASKED[name][0]()
+    guarded = canonical(guard(fused(program)))
+    first, *_ = maps(guarded.graph)
+    asking = frozenset(m.name for m in maps(guarded.graph) if m.guard is not None)
+
+    def levels(node: Map) -> tuple[Level, ...]:
+        if node.name in asking:
+            return Level(LevelPlace.split, 3), Level(LevelPlace.loop, 3)
+        return (Level(LevelPlace.grid if node is first else LevelPlace.loop, 3),)
+
+    loops = tuple((m.name, LoopSchedule(levels(m))) for m in maps(guarded.graph))
+    applied = apply(guarded, Schedule(loops, beforehand=asking))
+    assert any(m.guard is not None and m.range.segment is not None for m in maps(applied.graph))
+    assert verify(program, applied).agrees
+    assert verify(program, with_guards(applied, lambda g: replace(g, idle=True))).equal is False
+
+
 def test_what_has_no_guard_is_not_found_out() -> None:
     program = canonical(fused(sums(KEPT)))
     loops = tuple((m.name, LoopSchedule((Level(LevelPlace.loop, 3),))) for m in maps(program.graph))

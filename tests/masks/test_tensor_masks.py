@@ -161,3 +161,19 @@ def test_what_a_mask_excludes_lets_no_nan_through_where_its_block_is_left_out() 
     mask[:, 300:] = False
     v[600:] = math.nan
     assert weft.optimize(filled, (q, k, v, mask))(q, k, v, mask).isfinite().all()
+
+
+def test_long_loops_on_a_gpu_are_told_beforehand() -> None:
+    q, k, v = (t.bfloat16() for t in drawn(1024, 1024, (2, 4)))
+    program = weft.optimize(filled, (q, k, v, torch.rand(1024, 1024) < 0.5), target="cuda:90", effort="none")
+    first, second, *_ = program.kernels
+    assert "beforehand" in str(second.schedule)
+    assert "weft_first_bit" in second.source
+    assert "store" in first.source
+    assert all(kernel.verdict.agrees for kernel in program.kernels)
+
+
+def test_short_loops_on_a_gpu_ask_by_themselves() -> None:
+    q, k, v = (t.bfloat16() for t in drawn(64, 64))
+    program = weft.optimize(filled, (q, k, v, torch.rand(64, 64) < 0.5), target="cuda:90", effort="none")
+    assert not any("beforehand" in str(kernel.schedule) for kernel in program.kernels)

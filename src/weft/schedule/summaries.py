@@ -67,7 +67,8 @@ def summarizable(program: BlockProgram, loop: str) -> tuple[Map, ...]:
     except ScheduleError:
         return ()
     inside = tuple(node for node, fed in zip(path, feeds, strict=True) if any(f.access != Broadcast() for f in fed))
-    return inside if path[-1] in inside and all(node.range == EVERY_BLOCK for node in inside) else ()
+    whole = all(n.range == EVERY_BLOCK or (n is path[-1] and n.range.segment is not None) for n in inside)
+    return inside if path[-1] in inside and whole else ()
 
 
 def _path(graph: Graph, loop: str) -> tuple[Map, ...]:
@@ -125,7 +126,15 @@ def _summary(
         names = {f.inner: f.inner if node.axis in axes else names.get(f.outer, f.outer) for f in fed}
         if node.axis in axes:
             levels.append(
-                replace(node, name=axes[node.axis].name, inputs=given, state=None, guard=None, place=Place.grid)
+                replace(
+                    node,
+                    name=axes[node.axis].name,
+                    inputs=given,
+                    range=EVERY_BLOCK,
+                    state=None,
+                    guard=None,
+                    place=Place.grid,
+                )
             )
     body, inner = _any_busy(path[-1], types, fresh({*values_of(path[-1].body), name}))
     for level in reversed(levels):

@@ -15,23 +15,28 @@ from weft.block.program import Map
 from weft.block.walk import maps
 from weft.emit.triton import GRANULARITY
 from weft.masks import guard
-from weft.schedule import LoopSchedule, Schedule, apply
+from weft.schedule import LevelPlace, LoopSchedule, Schedule, apply
 
 
-def guarded(name: str, *, beforehand: bool, long: bool = False) -> Case:
+def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = False) -> Case:
     """A guarded loop, beside blocks of 2 rows, 2 elements a block, so that some blocks of a random mask are empty.
 
     Args:
         name: of the program.
         beforehand: a launch before says which blocks are.
         long: the loop has more blocks than one integer has bits.
+        split: the loop is cut in 3 segments.
     """
     program = canonical(guard(fused(MASKED[name][0]())))
     first, *_ = maps(program.graph)
     asking = frozenset(m.name for m in maps(program.graph) if m.guard is not None)
 
     def given(node: Map) -> LoopSchedule:
-        return levels((GRID, 2)) if node is first else levels((LOOP, 2)) if node.name in asking else levels(WHOLE)
+        if node is first:
+            return levels((GRID, 2))
+        if node.name in asking:
+            return levels((LevelPlace.split, 3), (LOOP, 2)) if split else levels((LOOP, 2))
+        return levels(WHOLE)
 
     loops = tuple((m.name, given(m)) for m in maps(program.graph))
     applied = apply(program, Schedule(loops, beforehand=asking if beforehand else frozenset()), GRANULARITY)
@@ -46,6 +51,7 @@ def cases() -> dict[str, Case]:
     found = {
         f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)
     }
+    found |= {f"{n}, split": guarded(n, beforehand=True, split=True) for n in ("sums", "weighted")}
     return found | {f"{n}, long": guarded(n, beforehand=True, long=True) for n in ("sums", "weighted")}
 
 

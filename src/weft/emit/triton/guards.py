@@ -27,7 +27,8 @@ _TOGETHER = 64
 def known_before(body: Body, node: Map) -> tuple[Global, Load] | None:
     """Return where it lies which iterations of `node`, a loop in `body`'s graph, have something to do, if that is in memory."""
     first, _ = asked(node)
-    if node.guard is None or node.runs_once or node.tile is None or node.range != EVERY_BLOCK or len(first) != 1:
+    in_one_run = node.range == EVERY_BLOCK or node.range.segment is not None
+    if node.guard is None or node.runs_once or node.tile is None or not in_one_run or len(first) != 1:
         return None
     outer = {f.inner: f.outer for f in node.inputs}
     match first[0]:

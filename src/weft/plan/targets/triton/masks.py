@@ -28,11 +28,10 @@ def _is_long(program: BlockProgram, node: Map, schedule: Schedule, sizes: Mappin
     length = node.axis.space.size(sizes)
     around = (m for m in maps(program.graph) if m is node or any(inner is node for inner in maps(m.body)))
     return (
-        len(levels) == 1
-        and levels[0].place is LevelPlace.loop
-        and length >= _LEAST_BLOCKS * levels[0].size
+        [v.place for v in levels if v.place is not LevelPlace.split] == [LevelPlace.loop]
+        and length >= _LEAST_BLOCKS * levels[-1].size
         and math.prod(m.axis.space.size(sizes) for m in around) >= _LEAST_ELEMENTS
         and bool(along)
-        and all(schedule.of(m.name).levels[0].place is not LevelPlace.whole for m in along)
-        and all(len(schedule.of(m.name).levels) == 1 for m in along)
+        and all(len(schedule.of(m.name).levels) == 1 for m in along if m is not node)
+        and all(schedule.of(m.name).levels[-1].place is not LevelPlace.whole for m in along)
     )
