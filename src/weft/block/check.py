@@ -39,7 +39,7 @@ from weft.block.program import (
 from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
 from weft.block.scope import Scope, Types, demand, fail
 from weft.block.spans import OWN
-from weft.block.walk import maps, operands, results, sub_blocks
+from weft.block.walk import maps, operands, results, stored, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -218,6 +218,7 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
     demand(node.body.outputs == exports(node), node.name, "the body's outputs are what leaves it", node.body.outputs)
     inside = scope.inside(node)
     inner = infer(node.body, inner_inputs, inside)
+    _check_guard(node, inner)
     projections: Types = {} if node.state is None else _state_types(node, node.state, inner, scope, inside)
     outer: dict[str, BlockType] = {}
     for output in node.outputs:
@@ -234,6 +235,17 @@ def _inferred(node: Map, types: Types, scope: Scope) -> dict[str, BlockType]:
             case _:
                 assert_never(output)
     return outer
+
+
+def _check_guard(node: Map, inner: Types) -> None:
+    """Demand that an iteration which is left out leaves nothing but the state as it is."""
+    if node.guard is None:
+        return
+    asked = inner.get(node.guard.value)
+    demand(asked is not None and not asked.buffered, node.name, "what says that it is idle is an item of the body", "")
+    plain = node.state is not None and not node.state.shown and all(isinstance(o, Final) for o in node.outputs)
+    stores = any(stored(n) for n in node.body.nodes)
+    demand(plain and not stores, node.name, "a loop that leaves iterations out has nothing but a state", "")
 
 
 def _once(node: Map, kind: BlockType) -> BlockType:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar, assert_never
 
 import numpy as np
 
+from weft.block.guard import Guard
 from weft.block.items import Items, ItemValue, MemoryValue
 from weft.block.iterations import AT_ONCE, Around, LoopSteps
 from weft.block.moves import joined, stacked, transposed
@@ -46,6 +47,7 @@ from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Domain, at, broadcast
 from weft.tensor.dtypes import DType
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
 
 V = TypeVar("V")
@@ -367,7 +369,8 @@ class _Interpreter(Generic[V]):
                 after = None
                 if node.state is not None:
                     after = frame.update(during)
-                    state = self.updated(node.state, state, body, inner, after)
+                    made = self.updated(node.state, state, body, inner, after)
+                    state = made if node.guard is None else self.kept(node.guard, state, made, body, inner)
                 results.update({o.outer: body[o.inner] for o in node.outputs if not isinstance(o, Final)})
                 frame.end(during, after)
         last = None
@@ -376,6 +379,28 @@ class _Interpreter(Generic[V]):
             finished = self.graph(node.state.finish, dict(state), around, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
         return results, frame.results(last)
+
+    def kept(
+        self,
+        guard: Guard,
+        before: Mapping[str, ItemValue[V]],
+        after: Mapping[str, ItemValue[V]],
+        body: _Values[V],
+        around: Around,
+    ) -> dict[str, ItemValue[V]]:
+        """Return the state after an iteration: of those side by side that are idle, as it was before."""
+        item = self.items.valid(self.item(body, guard.value), around)
+        idle = self.domain.elementwise(guard.is_idle, [item.array], DType.bool)
+        dims = list(range(len(item.runs), len(item.runs) + len(item.dims)))
+        all_idle = ItemValue(self.domain.reduce(Monoid.min, idle, dims), (), DType.bool, runs=item.runs)
+        found: dict[str, ItemValue[V]] = {}
+        for name, old in before.items():
+            new = after[name]
+            runs = self.items.runs((all_idle, old, new), around)
+            args = [self.items.aligned(each, new.dims, runs) for each in (all_idle, old, new)]
+            array = self.domain.elementwise(Apply("where", (Arg(0), Arg(1), Arg(2))), args, new.dtype)
+            found[name] = ItemValue(array, new.dims, new.dtype, runs=runs)
+        return found
 
     def updated(
         self, state: State, items: Mapping[str, ItemValue[V]], body: _Values[V], around: Around, frame: Frame

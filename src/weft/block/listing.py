@@ -53,7 +53,7 @@ from weft.block.text import (
     space_names,
     variable,
 )
-from weft.block.walk import maps, needed, operands, results, spaces, sub_blocks
+from weft.block.walk import asked, maps, needed, operands, results, spaces, sub_blocks
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, exactly_equal
 
@@ -350,9 +350,14 @@ class _Printer:
         self._joins(node.body, frame)
         simple = list(steps(node))
         inlined = {s.inline.name for s in simple if s.inline is not None}
+        first, _ = asked(node)
+        if not first:
+            self._guard(node, frame)
         for i, child in enumerate(node.body.nodes):
             if isinstance(child, Map) or child.name not in inlined:
                 self._node(child, frame)
+            if first and child is first[-1]:
+                self._guard(node, frame)
             for step in simple:
                 if step.after == i and node.state is not None:
                     self._accumulate(node.state, step, components, frame)
@@ -362,6 +367,11 @@ class _Printer:
         if node.state is not None:
             self._update(node.state, {s.component for s in simple}, components, frame)
         self._store_inputs(node.body, frame)
+
+    def _guard(self, node: Map, frame: ShownGraph) -> None:
+        if node.guard is not None:
+            value = node.guard.idle if isinstance(node.guard.idle, bool) else number(node.guard.idle)
+            self._line(frame, f"skip where {self._use(frame.item(node.guard.value), frame)} is {value} everywhere")
 
     def _accumulate(self, state: State, step: Accumulation, components: list[ShownItem], frame: ShownGraph) -> None:
         inner = _update_frame(state, components, frame)

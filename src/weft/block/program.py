@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.block.edges import BlockType, Broadcast, Grouped, Iterate, Typed
+from weft.block.guard import Guard
 from weft.block.indices import Bounded, Index
 from weft.block.places import NO_DEMANDS, Layout, LoopDemands, Place
 from weft.block.ranges import EVERY_BLOCK, Part, Range
@@ -375,6 +376,7 @@ class Map:
         unit: one iteration is one element, and items do not have the axis (batch, head and segment loops).
         inputs, body, outputs: the body sees nothing but `inputs`; its graph inputs are the feeds' inner names.
         state: None makes the map parallel.
+        guard: which iterations leave the state as it is, so that they need not be done; None: all are done.
         place: None until a schedule is applied.
         tile: elements of the axis in one iteration; None until a schedule is applied, and where one iteration is all.
         level: the level of a schedule that `tile` is the size of: the name of its loop, and which of the loop's levels it is.
@@ -394,6 +396,7 @@ class Map:
     tile: int | None = None
     level: tuple[str, int] | None = field(default=None, compare=False)
     demands: LoopDemands = NO_DEMANDS
+    guard: Guard | None = None
     typed: list[Typed] = field(default_factory=list[Typed], init=False, repr=False, compare=False)
     named: list[frozenset[Axis]] = field(default_factory=list[frozenset[Axis]], init=False, repr=False, compare=False)
 
@@ -472,9 +475,12 @@ class BlockProgram:
 
 
 def exports(node: Map) -> tuple[str, ...]:
-    """Return the values of the body that leave it: handed out by an output or contributed to the state, each once."""
+    """Return the values of the body that leave it: handed out by an output, contributed to the state, or asked by the guard, each
+    once.
+    """
     stacked = (o.inner for o in node.outputs if not isinstance(o, Final))
-    return tuple(dict.fromkeys((*stacked, *(() if node.state is None else node.state.feeds))))
+    asked = () if node.guard is None else (node.guard.value,)
+    return tuple(dict.fromkeys((*stacked, *(() if node.state is None else node.state.feeds), *asked)))
 
 
 def sealed(node: Map) -> Map:

@@ -65,8 +65,10 @@ def rename_body(node: Map, names: Values) -> Map:
         resume = None if state.resume is None else tuple(map(new, state.resume))
         shown = tuple((name, new(inner)) for name, inner in state.shown)
         state = replace(state, feeds=tuple(map(new, state.feeds)), resume=resume, shown=shown)
+    guard = node.guard
     return replace(
         node,
+        guard=None if guard is None else replace(guard, value=new(guard.value)),
         inputs=tuple(replace(f, inner=new(f.inner)) for f in node.inputs),
         body=rename_values(node.body, names),
         outputs=tuple(map(output, node.outputs)),

@@ -263,6 +263,7 @@ def _loaded(
     def load(names: Iterable[str]) -> None:
         made.extend(waiting.pop(name).load(name) for name in dict.fromkeys(names) if name in waiting)
 
+    load(() if node.guard is None else (node.guard.value,))
     for each in nodes:
         load(operands(each))
         made.append(each)

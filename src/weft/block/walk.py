@@ -192,6 +192,14 @@ def needed(nodes: Sequence[BlockNode], wanted: Iterable[str]) -> tuple[BlockNode
     return tuple(found[::-1])
 
 
+def asked(node: Map) -> tuple[tuple[BlockNode, ...], tuple[BlockNode, ...]]:
+    """Return the operators of the body of `node` that say whether an iteration is idle, and the others."""
+    if node.guard is None:
+        return (), node.body.nodes
+    first = needed(node.body.nodes, (node.guard.value,))
+    return first, tuple(n for n in node.body.nodes if not any(n is each for each in first))
+
+
 def pruned(node: Map) -> Map:
     """Return `node` without operators and feeds that nothing reads."""
     roots = {*exports(node), *(() if node.state is None else node.state.resume or ())}

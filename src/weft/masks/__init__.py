@@ -1,15 +1,17 @@
-"""masks: which blocks of a loop a condition on indices leaves anything to do for.
+"""masks: which blocks of a loop a condition on indices, or a mask, leaves anything to do for.
 
 In: a fused block program that compares indices (causal attention, windows, blocks on the diagonal). Out of `limit`: the same
 program, in which a loop runs only over the spans where its iterations change its state. `unmasked` drops, from the blocks that
 lie wholly in a span, what the span decides. Nothing of this knows what the program computes: an iteration is left out because, with
-comparisons decided, each of its contributions is the identity of what it is combined with. `stand_ins_as_nothing`, on tensor
+comparisons decided, each of its contributions is the identity of what it is combined with.
+`guard` says the same of masks that are tensors, whose blocks a loop looks at when it runs. `stand_ins_as_nothing`, on tensor
 programs, makes -inf of numbers that stand for it.
 """
 
+from weft.masks.guards import guard
 from weft.masks.limit import limit
 from weft.masks.stand_ins import stand_ins_as_nothing
 from weft.masks.unmasked import Known, known_values, unmasked
 from weft.masks.values import values_inside
 
-__all__ = ["Known", "known_values", "limit", "stand_ins_as_nothing", "unmasked", "values_inside"]
+__all__ = ["Known", "guard", "known_values", "limit", "stand_ins_as_nothing", "unmasked", "values_inside"]

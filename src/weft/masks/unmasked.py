@@ -1,16 +1,23 @@
-"""The body of a loop over blocks that lie wholly in a span: without the comparisons that the span decides."""
+"""The body of a loop over blocks that lie wholly in a span, without the comparisons that the span decides; and conditions by which
+a body selects, as values of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from weft.block.program import BlockNode, Graph, Map, Pointwise, exports, sealed
+from weft.block.rename import fresh
+from weft.block.rename import values_of as names_of
+from weft.block.scope import Types
 from weft.block.spans import OWN, Span
 from weft.block.walk import needed, pruned, sub_blocks
 from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, of_expression
 from weft.masks.values import values_inside, values_of
-from weft.tensor.scalar import Apply, Arg, Lit, Scalar, arguments, rewritten, substitute
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, rewritten, substitute
 
 Known = KnownValues
 """What is known of each value of a graph, by name."""
@@ -35,6 +42,8 @@ def unmasked(node: Map, span: Span, known: Known) -> Map:
     own = (node.axis, *sub_blocks(node))
     facts = Facts(tuple(each.along(OWN, axis) for axis in own for each in span.holds))
     given = values_inside(node, known)
+    if node.guard is not None and isinstance(values_of(node.body, given, facts).get(node.guard.value), KnownNumber):
+        node = replace(node, guard=None)  # the span says that there is something to do
     graph = _simplified(replace(node.body, outputs=exports(node)), given, facts)
     return pruned(replace(node, body=graph))
 
@@ -84,3 +93,77 @@ def _folded(expr: Scalar, values: Sequence[KnownValue], facts: Facts) -> Scalar:
             return rest[0] if len(rest) == 1 else Apply(op, tuple(rest))
         case _:
             return rewritten(expr, lambda inner: _folded(inner, values, facts))
+
+
+# Conditions as values of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an operator selects by: an expression of values of its graph, which has these axes."""
+
+    of: Pointwise
+    expr: Scalar
+    dims: tuple[Axis, ...]
+
+    def apart(self, node: Map) -> tuple[Map, str]:
+        """Return `node`, in whose body the condition is a value of its own, and that one's name."""
+        read = sorted(arguments(self.expr))
+        if isinstance(self.expr, Arg):
+            return node, self.of.args[self.expr.index]
+        name = fresh(names_of(node.body))("kept")
+        places = {old: Arg(new) for new, old in enumerate(read)}
+        args = tuple(self.of.args[i] for i in read)
+        made = Pointwise(name, substitute(self.expr, places.__getitem__), args, self.dims, DType.bool, self.of.location)
+        count = len(self.of.args)
+        selected = replace(self.of, expr=_exchanged(self.of.expr, self.expr, Arg(count)), args=(*self.of.args, name))
+        nodes: list[BlockNode] = []
+        for each in node.body.nodes:
+            nodes += [made, _without_unread(selected)] if each is self.of else [each]
+        return sealed(replace(node, body=replace(node.body, nodes=tuple(nodes)))), name
+
+
+def _exchanged(expr: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    match expr:
+        case _ if expr == old:
+            return new
+        case Apply(op, args):
+            return Apply(op, tuple(_exchanged(a, old, new) for a in args))
+        case Convert(dtype, inner):
+            return Convert(dtype, _exchanged(inner, old, new))
+        case _:
+            return expr
+
+
+def _without_unread(node: Pointwise) -> Pointwise:
+    read = sorted(arguments(node.expr))
+    places = {old: Arg(new) for new, old in enumerate(read)}
+    return replace(node, expr=substitute(node.expr, places.__getitem__), args=tuple(node.args[i] for i in read))
+
+
+def conditions(node: BlockNode, of: Types) -> Iterator[Condition]:
+    """Yield the conditions on masks and integers, tensors among them, by which `node` selects: the outer ones first."""
+    if not isinstance(node, Pointwise):
+        return
+    for expr in _selections(node.expr):
+        args = [node.args[i] for i in sorted(arguments(expr))]
+        kinds = [of[name] for name in args]
+        if args and all(not k.dtype.is_float and not k.buffered for k in kinds):
+            dims = tuple(a for a in node.dims if any(a in k.dims for k in kinds))
+            if dims:
+                yield Condition(node, expr, dims)
+
+
+def _selections(expr: Scalar) -> Iterator[Scalar]:
+    match expr:
+        case Apply("where", (condition, *branches)):
+            yield condition
+            for each in branches:
+                yield from _selections(each)
+        case Apply(_, args):
+            for each in args:
+                yield from _selections(each)
+        case Convert(_, inner):
+            yield from _selections(inner)
+        case _:
+            pass

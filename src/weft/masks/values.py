@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft.block.linear import Linear
 from weft.block.program import (
@@ -22,19 +22,18 @@ from weft.block.program import (
     Pointwise,
     State,
 )
-from weft.block.walk import results
+from weft.block.walk import every, results
 from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Start, of_expression, renamed
 from weft.tensor.scalar import Apply, Arg
 
 
 def values_of(graph: Graph, given: KnownValues, facts: Facts) -> dict[str, KnownValue]:
-    """Says what is known of each value of `graph`, of whose inputs `given` is known."""
+    """Says what is known of each value of `graph`, of whose inputs `given` is known; other values in it are taken for granted."""
     known: dict[str, KnownValue] = {name: given.get(name) for name in graph.inputs}
     for node in graph.nodes:
-        if isinstance(node, Map):
-            known.update(_of_map(node, known, facts))
-        else:
-            known.update(dict.fromkeys(results(node), _of_operator(node, known, facts)))
+        found = _of_map(node, known, facts) if isinstance(node, Map) else _of_operator(node, known, facts)
+        made = found if isinstance(found, dict) else dict.fromkeys(results(node), found)
+        known.update({name: given.get(name, value) for name, value in made.items()})
     return known
 
 
@@ -51,11 +50,18 @@ def values_inside(node: Map, known: KnownValues) -> dict[str, KnownValue]:
     return found
 
 
-def unchanged(node: Map, known: KnownValues, facts: Facts) -> bool:
-    """Tells whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold."""
+def multiplies(nodes: Iterable[BlockNode]) -> bool:
+    """Tell whether a matmul is among `nodes` and all that they run."""
+    return any(isinstance(each, Dot) for each in every(nodes))
+
+
+def unchanged(node: Map, known: KnownValues, facts: Facts, taken: KnownValues | None = None) -> bool:
+    """Tells whether an iteration of `node`, a loop with state, leaves the state as it is wherever `facts` hold, and values of its
+    body are what they are `taken` for.
+    """
     state = node.state
     assert state is not None
-    body = values_of(node.body, values_inside(node, known), facts)
+    body = values_of(node.body, {**values_inside(node, known), **(taken or {})}, facts)
     start: dict[str, KnownValue] = {c.name: Start(c.name, _least(state, c)) for c in state.components}
     after = values_of(state.update, _fed(state, body, start), facts)
     return all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))

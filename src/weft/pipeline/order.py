@@ -25,7 +25,7 @@ from weft.fuse.round_where_made import round_where_made
 from weft.fuse.safety import exponentials_as_pairs
 from weft.fuse.swap_scale_dot import swap_scale_dot
 from weft.fuse.swap_shift_dot import swap_shift_dot
-from weft.masks import limit, stand_ins_as_nothing
+from weft.masks import guard, limit, stand_ins_as_nothing
 from weft.pipeline.families import Family
 from weft.pipeline.lowering import chains_to_loops, chains_to_rounding_loops, to_blocks
 from weft.pipeline.shifts import cancel_shifts
@@ -87,6 +87,7 @@ RULES_THAT_KEEP_PRECISION: tuple[Rule, ...] = tuple(r for r in PRIORITY if r.con
 
 AFTER_FUSION: Passes = (
     limit,
+    guard,
     exponentials_as_pairs,
     round_where_made,
     coarse_where_kept_in_16_bits,
@@ -101,7 +102,7 @@ WRITTEN = Family(
     "rules that keep every rounding",
     (laws.decays_below_maxima, laws.sizes_in_place, to_blocks),
     *(RULES_IN_PLANS, (), ()),
-    (limit, round_where_made, factors_after_maxima, inside_the_only_loop),
+    (limit, guard, round_where_made, factors_after_maxima, inside_the_only_loop),
 )
 SNAPSHOTS = Family("", (cancel_shifts, *WRITTEN.before), *_FUSED)
 ONE_LOOP = Family("one loop", (chains_to_loops,), *_FUSED, chains=True)

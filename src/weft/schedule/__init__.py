@@ -11,6 +11,7 @@ from weft.schedule.kernels import KernelNodes, apart, kernels
 from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
 from weft.schedule.place import grid_maps
 from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
+from weft.schedule.summaries import summarizable
 from weft.schedule.ties import begins_where, tied
 from weft.schedule.together import merging_together
 
@@ -31,6 +32,7 @@ __all__ = [
     "kernels",
     "merging_together",
     "multiplied",
+    "summarizable",
     "tied",
     "with_demands",
 ]

@@ -20,6 +20,7 @@ from weft.schedule.lanes import EXACT, Granularity, with_demands
 from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
 from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
 from weft.schedule.split import Split, split
+from weft.schedule.summaries import summarize
 from weft.schedule.ties import tied
 
 
@@ -105,8 +106,10 @@ class _Placed:
         graph = place_loops(program.graph, schedule, make)
         graph = hoist_grid(graph)
         demand_grid(graph)
-        graph = peel(graph, peeled, make)
-        program = prepare_operands(replace(program, graph=graph), schedule)
+        program = replace(program, graph=peel(graph, peeled, make))
+        for name in sorted(schedule.beforehand):
+            program = summarize(program, name, make)
+        program = prepare_operands(program, schedule)
         program = canonical(replace(program, graph=accumulate(program.graph)))
         check(program)
         return _Placed(with_demands(with_transfers(program), granularity), tuple(splits))

@@ -38,7 +38,14 @@ def _placed(node: Map, levels: tuple[Level, ...], make: Callable[[str], str]) ->
         node = _around(
             node,
             replace(
-                node, name=name, axis=axis, place=_PLACES[level.place], tile=level.size, level=(loop, at), unit=False
+                node,
+                name=name,
+                axis=axis,
+                place=_PLACES[level.place],
+                tile=level.size,
+                level=(loop, at),
+                unit=False,
+                guard=None,
             ),
         )
     return replace(node, range=original)

@@ -68,6 +68,7 @@ class Schedule:
         panels: names of Dot nodes whose other operand is staged as the panel a matrix unit wants.
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
+        beforehand: names of guarded loops of which a launch before finds out which iterations are idle.
         merging: (map name, elements of a block on the grid) of loops that go by smaller blocks in the kernels that merge segments.
         together: how many parts such a kernel merges at once, where the state allows more than one.
         warps, stages: on a GPU, of each thread block: its warps, and how many iterations of a loop are in flight at once.
@@ -78,6 +79,7 @@ class Schedule:
     rows: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
+    beforehand: frozenset[str] = frozenset()
     merging: tuple[tuple[str, int], ...] = ()
     together: int = 1
     warps: int = 4
@@ -112,7 +114,12 @@ class Schedule:
         lines = [f"{name}: {levels}" for name, levels in self.loops]
         lines += [
             f"{what}: {', '.join(sorted(names))}"
-            for what, names in (("rows", self.rows), ("panels", self.panels), ("transposed", self.transposed))
+            for what, names in (
+                ("rows", self.rows),
+                ("panels", self.panels),
+                ("transposed", self.transposed),
+                ("beforehand", self.beforehand),
+            )
             if names
         ]
         merged = [f"{name} {size}" for name, size in self.merging]

@@ -148,6 +148,10 @@ class _Splitter:
             raise ScheduleError(
                 f"a loop inside {node.name!r} cannot be split: {node.name!r} does not go over all of its range"
             )
+        if node.guard is not None:
+            raise ScheduleError(
+                f"a loop inside {node.name!r} cannot be split: {node.name!r} leaves idle iterations out"
+            )
         if node.state is not None:
             self.by_blocks.append(node.name)
         body = self.part(node.body, path)

@@ -21,6 +21,7 @@ from weft.tensor.domain import Domain
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
 from weft.verify.inputs import one_by_one, random_inputs
+from weft.verify.masks import masks_of, with_idle_blocks
 from weft.verify.moves import Calls, run_moves
 from weft.verify.sizes import Freed, different_size, edge_sizes, freed, iterations, small_tiles
 from weft.verify.subject import FAILURES, Draw, Subject
@@ -82,7 +83,7 @@ class _Scheduled(Subject):
     def __init__(self, of: Freed) -> None:
         self.program, self.programs = of.program, (of.program,)
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
-        self.run = Interpreted(self.applied)
+        self.run, self.masks = Interpreted(self.applied), masks_of(self.applied)
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
@@ -102,8 +103,8 @@ class _Scheduled(Subject):
         return place
 
     def inputs(self, place: Mapping[str, int], domain: Domain[V], rng: np.random.Generator) -> dict[str, V]:
-        """Draws inputs of the program."""
-        return random_inputs(self.program, place, domain, rng)
+        """Draws inputs of the program; of masks whose blocks are left out, whole blocks are idle in most draws."""
+        return with_idle_blocks(random_inputs(self.program, place, domain, rng), self.masks, domain, rng)
 
     def wanted(self, place: Mapping[str, int], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Computes the outputs by the evaluator."""

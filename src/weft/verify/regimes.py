@@ -265,13 +265,17 @@ def drawn(
     order = sorted((d for d in range(len(shape)) if d != dim), key=lambda d: node.axes[d].space.name in reduced)
     rest = tuple(shape[d] for d in order)
     if dim is None:
-        made = _filled(1, rest, node.dtype, regime, rng, first)[0]
+        made = np.array(_filled(1, rest, node.dtype, regime, rng, first)[0])
     else:
         kinds = labels(shape[dim], regime)
         made = np.zeros((shape[dim], *rest), np.bool_ if node.dtype is DType.bool else np.float64)
         for kind in np.unique(kinds):
             own = np.flatnonzero(kinds == kind)
             made[own] = _filled(len(own), rest, node.dtype, int(kind), rng, first)
+    if node.dtype is DType.bool and made.ndim > 1 and regime % 2:  # whole blocks of a mask are empty
+        half = made.shape[-1] // 2
+        start = int(rng.integers(0, half + 1))
+        made[..., start : start + half] = False
     back = np.argsort(order if dim is None else [dim, *order])
     return np.array(np.asarray(made).transpose(back), order="C")
 

@@ -167,8 +167,8 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
     out.line(f"#pragma omp parallel num_threads(team) firstprivate({', '.join(frame.given)})")
     with out.block(""):
         out.lines += _scratch(frame, 2)
-        # Beside spans programs differ in length: who is done takes the next. Which thread runs one changes no result.
-        uneven = any(m.range.beside for m in maps(Graph((), (first,), ())))
+        # Beside spans and under guards programs differ in length: who is done takes the next, which changes no result.
+        uneven = any(m.range.beside or m.guard is not None for m in maps(Graph((), (first,), ())))
         out.line(f"#pragma omp for schedule({'dynamic' if uneven else 'static'})")
         with out.block(f"for (i64 program = 0; program < {times(*counts)}; ++program)"):
             out.lines += frame.out.lines

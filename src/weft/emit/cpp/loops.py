@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 from weft.block.check import body_types, infer
 from weft.block.program import (
+    BlockNode,
     BlockType,
     Buffer,
     Dot,
@@ -21,11 +22,12 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.walk import consumers, maps, operands, stored
+from weft.block.walk import asked, consumers, maps, operands, stored
 from weft.emit.calls import row_major
 from weft.emit.cpp import nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
+from weft.emit.cpp.guards import idle
 from weft.emit.cpp.order import arranged
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
@@ -39,9 +41,13 @@ from weft.tensor.scalar import exactly_equal
 _PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 
 
-def run(body: Body, accumulators: Mapping[str, Accumulator] | None = None) -> None:
-    """Print the operators of `body`'s graph; what is stored is left to the loop that has it, so that it is put there at once."""
-    for node in body.graph.nodes:
+def run(
+    body: Body, accumulators: Mapping[str, Accumulator] | None = None, nodes: Sequence[BlockNode] | None = None
+) -> None:
+    """Print the operators of `body`'s graph, or some `nodes` of it; what is stored is left to the loop that has it, so that it is
+    put there at once.
+    """
+    for node in body.graph.nodes if nodes is None else nodes:
         match node:
             case Map():
                 _loop(body, node)
@@ -74,13 +80,16 @@ def iteration(
     whole = _multiplied(node) | {n.name for n in node.body.nodes if isinstance(n, Prefix)}
     targets = {n: _target(inner, n) for n in stores if n.value in whole}
     inner.homes |= {n.value: target for n, target in targets.items()}
-    run(inner)
-    puts = [] if node.state is None else _updated(inner, node.state, carried)
-    left = [(targets.get(n) or _target(inner, n), inner.values[n.value]) for n in stores]
-    left += [(places[o.outer], inner.values[o.inner]) for o in node.outputs if isinstance(o, Once)]
-    puts += [Put(target, value) for target, value in left if resolved(value) is not target]
-    if puts:
-        nests.run(frame, scope, puts)
+    first, rest = asked(node)
+    run(inner, nodes=first)
+    with nullcontext() if node.guard is None else frame.out.block(f"if (!{idle(inner, node.guard)})"):
+        run(inner, nodes=rest)
+        puts = [] if node.state is None else _updated(inner, node.state, carried)
+        left = [(targets.get(n) or _target(inner, n), inner.values[n.value]) for n in stores]
+        left += [(places[o.outer], inner.values[o.inner]) for o in node.outputs if isinstance(o, Once)]
+        puts += [Put(target, value) for target, value in left if resolved(value) is not target]
+        if puts:
+            nests.run(frame, scope, puts)
 
 
 def _target(body: Body, node: Store) -> ItemMemory:
@@ -208,7 +217,7 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
             continue
         memory = frame.array(component.name, dtype, component.dims, body.scope)
         alone = steps.runs[0] if len(steps.runs) == 1 else None
-        if alone and exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
+        if alone and node.guard is None and exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({alone.last} <= {alone.first})"):
                 places.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "false" if node.tile is None else f"{base} > {alone.first}")

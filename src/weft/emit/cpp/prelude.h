@@ -1538,9 +1538,33 @@ struct No {
 };
 // Runs a loop nest whose innermost strides are all 1 where `dense` is true: it is compiled once for each case.
 template <class Nest>
-static inline void with_dense(bool dense, Nest nest) {
+static inline auto with_dense(bool dense, Nest nest) {
   if (dense) return nest(Yes{});
-  nest(No{});
+  return nest(No{});
+}
+
+// Tells whether all of rows x columns elements are `idle`; what follows the first stretch in which one is not is not read.
+template <class N, class T>
+static bool all_are(N idle, const T* at, i64 row, i64 column, i64 rows, i64 columns) {
+  if (row == 1 && column != 1) return all_are(idle, at, column, row, columns, rows);
+  constexpr i64 stretch = 64;
+  return with_dense(column == 1, [&](auto dense) {
+    const i64 step = dense ? 1 : column;
+    for (i64 i = 0; i < rows; ++i)
+      for (i64 start = 0; start < columns; start += stretch) {
+        const T* const from = at + i * row + start * step;
+        const i64 count = min_index(stretch, columns - start);
+        unsigned char others = 0;
+        if (dense && count == stretch) {
+#pragma omp simd reduction(| : others)
+          for (i64 j = 0; j < stretch; ++j) others |= (unsigned char)(load(from[j]) != idle);
+        } else {
+          for (i64 j = 0; j < count; ++j) others |= (unsigned char)(load(from[j * step]) != idle);
+        }
+        if (others) return false;
+      }
+    return true;
+  });
 }
 
 // Copies rows x columns elements as they lie. Where those of the source lie side by side down the columns, and those of the copy along

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from weft.block.check import body_types, infer
-from weft.block.program import Collapse, Final, Graph, Load, Map, Pointwise, Prefix, State, Store
+from weft.block.program import BlockNode, Collapse, Final, Graph, Load, Map, Pointwise, Prefix, State, Store
 from weft.block.scope import Types
-from weft.block.walk import operands, results
+from weft.block.walk import asked, operands, results
 from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, RunText, Scope, block_at, describe, iterations
 from weft.emit.text import is_word, minus, plus, times
 from weft.emit.triton import prefixes, rankings
 from weft.emit.triton.body import Body
 from weft.emit.triton.frame import Frame
+from weft.emit.triton.guards import busy, busy_iterations, known_before
 from weft.emit.triton.scalar import COMPUTED, element, number
 from weft.emit.triton.text import call
 from weft.emit.triton.values import Tile, Value
@@ -23,9 +24,9 @@ from weft.tensor.scalar import Apply, Arg
 _PRINTERS = {**rankings.PRINTERS, **prefixes.PRINTERS}
 
 
-def run(body: Body) -> None:
-    """Print the operators of `body`'s graph; what is stored is left to the loop that has it."""
-    for node in body.graph.nodes:
+def run(body: Body, nodes: Sequence[BlockNode] | None = None) -> None:
+    """Print the operators of `body`'s graph, or some `nodes` of it; what is stored is left to the loop that has it."""
+    for node in body.graph.nodes if nodes is None else nodes:
         if isinstance(node, Map):
             _loop(body, node)
         elif not isinstance(node, Store):
@@ -42,9 +43,13 @@ def iteration(body: Body, node: Map, scope: Scope, carried: Mapping[str, Tile]) 
     inner = entered(body, node, scope)
     if node.state is not None:
         inner.values |= {name: carried[component] for component, name in node.state.shown}
-    run(inner)
-    if node.state is not None:
-        _update(inner, node, node.state, carried)
+    first, rest = asked(node)
+    guard = None if known_before(body, node) else node.guard
+    run(inner, first if guard is node.guard else ())
+    with nullcontext() if guard is None else body.frame.out.block(f"if {busy(inner, guard)}"):
+        run(inner, rest)
+        if node.state is not None:
+            _update(inner, node, node.state, carried)
     for each in node.body.nodes:
         if isinstance(each, Store):
             inner.store(each)
@@ -69,7 +74,7 @@ def _loop(body: Body, node: Map) -> None:
     carried = {} if node.state is None else _carried(body, node, node.state)
     found = iterations(frame, node, scope)
     frame.out.comment(describe(node))
-    with _iterations(frame, node, found) as step:
+    with _iterations(body, node, found) as step:
         # A state that is carried has the same variables before and after an iteration.
         inner = iteration(body, node, {**scope, node.axis: step}, carried)
     if node.state is not None:
@@ -102,8 +107,16 @@ def _indexing(body: Body, node: Map, types: Types) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockText]:
+def _iterations(body: Body, node: Map, found: Iterations) -> Generator[BlockText]:
     """Print what stands around an iteration; yielded is the current block, whose lanes are printed."""
+    frame, options = body.frame, list[str]()
+    options += [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
+    options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []
+    flags = known_before(body, node)
+    if flags is not None:
+        with busy_iterations(body, node, found, flags, options) as step:
+            yield step
+        return
     if node.runs_once:
         run = found.only
         step = BlockText(run.first, "1" if node.tile == 1 else minus(run.stop, run.first), found.most)
@@ -113,8 +126,6 @@ def _iterations(frame: Frame, node: Map, found: Iterations) -> Generator[BlockTe
     # One over a part of its space may have no iteration; with the lanes for its step, it has one at most.
     block = frame.extent(node) if node.tile is None else str(node.tile)
     base = frame.names.make(node.axis.name)
-    options = [f"loop_unroll_factor={node.demands.unroll}"] if node.demands.unroll > 1 else []
-    options += [f"num_stages={frame.stages}"] if node.demands.pipelined and frame.stages > 1 else []
     runs, first = found.runs, found.runs[0]
     number, ends, counted = base, list[str](), (first.first, first.last, block)
     if len(runs) > 1:

@@ -28,6 +28,14 @@ def weft_pow(a, b):
     return tl.where((b == 0.0) | (a == 1.0), 1.0, power)
 '''
 
+_FIRST_BIT = '''
+@triton.jit
+def weft_first_bit(x):
+    """The number of the least bit that is set in 64, of which one is: the exponent of what it stands for."""
+    power = (x & -x).to(tl.float32)
+    return ((power.to(tl.int32, bitcast=True) >> 23) & 255) - 127
+'''
+
 _EXPM1 = '''
 @triton.jit
 def weft_expm1(x):
@@ -193,6 +201,7 @@ _FUNCTIONS = {
     "weft_kept": _KEPT,
     "weft_index": _PLACE,
     "weft_demand": _DEMAND,
+    "weft_first_bit": _FIRST_BIT,
     "weft_pow": _POW,
     "weft_expm1": _EXPM1,
     "weft_log1p": _LOG1P,

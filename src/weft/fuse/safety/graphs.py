@@ -129,6 +129,7 @@ def _map(work: PairWork, node: Map, scope: Scope, plain: frozenset[str]) -> None
     inside = scope.inside(node)
     feeds, given, types = _fed(work, node)
     wanted = frozenset(o.inner for o in node.outputs if not isinstance(o, Final) and o.outer in plain)
+    wanted |= frozenset(() if node.guard is None else (node.guard.value,))
     body = graph_of(work.policy, node.body, types, inside, given, wanted)
     outputs: list[Stacked | Final | Once] = []
     for output in node.outputs:
@@ -142,8 +143,8 @@ def _map(work: PairWork, node: Map, scope: Scope, plain: frozenset[str]) -> None
         safe = safe_state(body, stacked, node.state, node.axis, frozenset(given.fixed))
         state, nodes = safe.state, safe.nodes
         outputs += _finals(work, node, body, safe, given.fixed)
-    made = Map(node.name, node.axis, tuple(feeds), Graph((), nodes, ()), tuple(outputs), state, node.range, node.unit)
-    work.nodes.append(pruned(sealed(made)))
+    changed = replace(node, inputs=tuple(feeds), body=Graph((), nodes, ()), outputs=tuple(outputs), state=state)
+    work.nodes.append(pruned(sealed(changed)))
 
 
 def _fed(work: PairWork, node: Map) -> tuple[list[Feed], Inputs, dict[str, BlockType]]:

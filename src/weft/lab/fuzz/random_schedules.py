@@ -108,7 +108,9 @@ def _whole_around(graph: Graph, name: str) -> bool:
             if node.name == name:
                 return True
             if any(m.name == name for m in maps(node.body)):
-                return (node.state is None or node.range == All()) and _whole_around(node.body, name)
+                return (node.state is None or (node.range == All() and node.guard is None)) and _whole_around(
+                    node.body, name
+                )
     return False
 
 

@@ -30,6 +30,7 @@ _OTHER_DEPTH = 256
 _CHAINED = 512
 # Rows of a block beside spans.
 _BESIDE = 128
+_GUARDED = 256  # columns of one that a mask may leave out: with fewer, what is done once for each row shows
 _DIRECT_DEPTH = 2048
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
@@ -383,12 +384,13 @@ def _tiles(
     for axis in rows:
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
     beside = {axis for m in maps(program.graph) for axis in m.range.beside}
-    for axis in rows:  # half of a block that a span's end crosses is work for nothing
-        tiles[axis] = min(tiles[axis], _BESIDE) if axis in beside else tiles[axis]
+    guarded = {m.axis for m in maps(program.graph) if m.guard is not None}
+    for axis in rows:  # half of a block that a span's end crosses is work for nothing; so is what a mask leaves of one
+        tiles[axis] = min(tiles[axis], _BESIDE) if axis in beside or guarded else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
-        plain = 2 * _COLUMNS if wide else _COLUMNS
-        tiles[axis] = _DIRECT_COLUMNS if direct else _CHAINED if axis in chained else plain
+        held = _GUARDED if axis in guarded else _CHAINED
+        tiles[axis] = _DIRECT_COLUMNS if direct else held if axis in chained else _COLUMNS * (2 if wide else 1)
     halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid and a not in whole]
     alone = math.prod(extent[m.axis] for m in maps(program.graph) if m.unit and m.name in on_grid)
     # Where the columns are a loop, a second block for each thread would stage every panel once more.

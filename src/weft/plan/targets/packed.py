@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.block import edges, indices, linear, places, ranges, spans, subscripts
+from weft.block import edges, guard, indices, linear, places, ranges, spans, subscripts
 from weft.block import program as block
 from weft.cascade import Approximation
 from weft.cost import Cost
@@ -53,7 +53,21 @@ def _forms_of(module: Any) -> list[type]:
 _FORMS: tuple[type, ...] = (
     *(
         form
-        for module in (axes, derived, scalar, program, block, edges, indices, linear, places, ranges, spans, subscripts)
+        for module in (
+            axes,
+            derived,
+            scalar,
+            program,
+            block,
+            edges,
+            guard,
+            indices,
+            linear,
+            places,
+            ranges,
+            spans,
+            subscripts,
+        )
         for form in _forms_of(module)
     ),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),

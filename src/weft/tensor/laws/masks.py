@@ -34,8 +34,11 @@ def masks_in_place(program: TensorProgram) -> TensorProgram:
         m[i, j] = where(j >= i + 1, -inf, 0.0)
         a[i, j] = x[i, j] + m[i, j]                       ==>    a[i, j] = where(j >= i + 1, -inf, x[i, j])
 
-    Condition: the mask is made of comparisons of integers that nothing but iotas, constants and sizes decide, and has at
-    most two values, both literals; the reader is elementwise, others keep the tensor.
+        m[i, j] = not keep[i, j]
+        a[i, j] = where(m[i, j], -inf, x[i, j])           ==>    a[i, j] = where(keep[i, j], x[i, j], -inf)
+
+    Condition: the mask is made of comparisons of integers, and of conditions, that nothing but iotas, constants, sizes and inputs
+    of integers and bools decide, and has at most two values, both literals; the reader is elementwise, others keep the tensor.
     Conditioning: none; but where -inf was added, a NaN or inf at an excluded place is excluded too.
     """
     return remove_dead(_Masks().run(program))
@@ -47,7 +50,7 @@ class _Masks:
 
     Attributes:
         nodes: the new program's.
-        indices: names of values that indices and sizes alone decide, with their types.
+        indices: names of values that indices, sizes and inputs without fractions alone decide, with their types.
         literals: the constants, as literals.
         masks: the expression of each mask, over uses of `indices`.
     """
@@ -58,6 +61,7 @@ class _Masks:
     masks: dict[str, Elementwise] = field(default_factory=dict[str, Elementwise])
 
     def run(self, program: TensorProgram) -> TensorProgram:
+        self.indices |= {n.name: n.dtype for n in program.inputs if n.dtype.kind != "float" and not n.dtype.is_foreign}
         for node in program.nodes:
             self.add(node)
         return replace(program, nodes=tuple(self.nodes))
@@ -73,9 +77,14 @@ class _Masks:
             case Elementwise():
                 made = self.simplified(node)
                 self.note(made)
-                node = made if any(u.value in self.masks for u in node.args) or _is_mask(made.expr) else node
+                node = (
+                    made
+                    if any(u.value in self.masks for u in node.args) or _is_mask(made.expr, self.bools(made))
+                    else node
+                )
             case Cast():
-                expr = Convert(node.dtype, Arg(0)) if node.semantic else Arg(0)
+                counted = self.indices.get(node.arg.value) is DType.bool
+                expr = Convert(node.dtype, Arg(0)) if node.semantic or counted else Arg(0)
                 self.note(self.simplified(Elementwise(node.name, node.axes, node.dtype, expr, (node.arg,))))
             case _:
                 pass
@@ -85,8 +94,12 @@ class _Masks:
         if not all(u.value in self.indices for u in made.args):
             return
         self.indices[made.name] = made.dtype
-        if _is_mask(made.expr) and operations(made.expr) <= _LARGEST:
+        if 0 < operations(made.expr) <= _LARGEST and _is_mask(made.expr, self.bools(made)):
             self.masks[made.name] = made
+
+    def bools(self, node: Elementwise) -> set[int]:
+        """Returns the arguments of `node` that are conditions."""
+        return {i for i, use in enumerate(node.args) if self.indices.get(use.value) is DType.bool}
 
     def simplified(self, node: Elementwise) -> Elementwise:
         """Returns `node` with masks and constants in place of their uses, in the simplest form."""
@@ -104,43 +117,54 @@ class _Masks:
 
         expr = substitute(node.expr, inlined)
         integers = {i for i, use in enumerate(args) if self.indices.get(use.value, DType.float32).kind == "int"}
-        expr = simplify(expr, integers)
+        bools = {i for i, use in enumerate(args) if self.indices.get(use.value) is DType.bool}
+        expr = simplify(expr, _Kinds(integers, bools))
         used = ArgumentTable[Use]()
         expr = substitute(expr, lambda i: used.arg(args[i]))
         return replace(node, expr=expr, args=tuple(used))
 
 
-def _is_mask(expr: Scalar) -> bool:
-    """Tells whether the expression is a condition, or selects one of two literals."""
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """The arguments of an expression that are integers, never NaN, and those that are conditions."""
+
+    integers: set[int]
+    bools: set[int]
+
+
+def _is_mask(expr: Scalar, bools: set[int]) -> bool:
+    """Tells whether the expression is a condition, or selects one of two literals; arguments in `bools` are conditions."""
     match expr:
         case Apply("where", (condition, Lit(), Lit())):
-            return _is_mask(condition)
+            return _is_mask(condition, bools)
         case _:
-            return _is_condition(expr)
+            return _is_condition(expr, bools)
 
 
-def _is_condition(expr: Scalar) -> bool:
+def _is_condition(expr: Scalar, bools: set[int]) -> bool:
     match expr:
+        case Arg(index):
+            return index in bools
         case Apply(op, args) if op.startswith("logical_"):
-            return all(_is_mask(a) for a in args)
+            return all(_is_mask(a, bools) for a in args)
         case Apply(op):
             return op in _OPPOSITE
         case _:
             return False
 
 
-def simplify(expr: Scalar, integers: set[int]) -> Scalar:
-    """Returns the expression with selections of literals folded; arguments in `integers` are integers, never NaN."""
+def simplify(expr: Scalar, kinds: _Kinds) -> Scalar:
+    """Returns the expression with selections of literals folded."""
     match expr:
         case Arg() | Lit():
             return expr
         case Convert(dtype, inner):
-            inner = simplify(inner, integers)
-            if _is_condition(inner) and dtype is not DType.bool:
+            inner = simplify(inner, kinds)
+            if _is_condition(inner, kinds.bools) and dtype is not DType.bool:
                 inner = Apply("where", (inner, Lit(value=True), Lit(value=False)))
             return _folded(inner, lambda lit: _converted(lit, dtype)) or Convert(dtype, inner)
         case Apply(op, args):
-            return _applied(op, [simplify(a, integers) for a in args], integers)
+            return _applied(op, [simplify(a, kinds) for a in args], kinds.integers)
         case _:
             assert_never(expr)
 

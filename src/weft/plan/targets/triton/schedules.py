@@ -17,6 +17,7 @@ from weft.block.walk import maps, operands, ranks, results, scans_apart
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
 from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.triton.masks import told_beforehand
 from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
 from weft.schedule import (
     Level,
@@ -286,7 +287,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
             levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
         peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
-    made = Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages)
+    made = told_beforehand(program, Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages), sizes)
     return _merging(program, known, made, cut, sizes) if blocks.segments > 1 and cut else made
 
 

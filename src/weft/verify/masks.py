@@ -1,0 +1,85 @@
+"""Masks whose blocks are left out: which inputs of a scheduled program are such, and draws in which whole blocks are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import TypeVar
+
+import numpy as np
+
+from weft.block.program import BlockProgram, Buffer, Graph, Load, Map
+from weft.block.walk import asked, stored, touched
+from weft.tensor.domain import Array, Domain, Structural
+from weft.tensor.dtypes import DType
+
+V = TypeVar("V")
+
+_STRUCTURED = 0.8
+"""Of so many draws: in the others no more of a mask's elements are idle than are by chance."""
+
+
+def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
+    """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are.
+
+    Of what a launch finds out before, it is what masks usually have.
+    """
+    given = {name: name for name, _ in applied.inputs}
+    found = dict(
+        _masks(applied.graph, {**given, **{n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}})
+    )
+    for node in applied.graph.nodes:
+        if isinstance(node, Map) and not found.keys().isdisjoint(stored(node)):
+            kinds = {name: kind.dtype for name, kind in applied.inputs if name in touched(node, Load)}
+            found |= {name: -inf if d.is_float else False for name, d in kinds.items() if d.kind != "int"}
+    return {name: idle for name, idle in found.items() if name in given}
+
+
+def _masks(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[str, float | bool]]:
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
+        if node.guard is not None:
+            first, _ = asked(node)
+            for each in first:
+                if isinstance(each, Load) and each.memory in inner and each.dtype.kind != "int":
+                    yield inner[each.memory], node.guard.idle
+        yield from _masks(node.body, inner)
+
+
+def with_idle_blocks(
+    values: Mapping[str, V], masks: Mapping[str, float | bool], domain: Domain[V], rng: np.random.Generator
+) -> dict[str, V]:
+    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others of bools busy all through."""
+    found = dict(values)
+    for name, idle in masks.items():
+        shape = domain.shape(found[name])
+        if rng.uniform() > _STRUCTURED or 0 in shape:
+            continue
+        dtype = DType.bool if isinstance(idle, bool) else DType.float64
+        numbers = [domain.full((), idle, dtype)]
+        if isinstance(idle, bool):
+            numbers.append(domain.full((), not idle, dtype))
+        share = float(rng.choice((0.2, 0.5, 0.8)))
+        kinds = [share, *((1 - share) / 2 for _ in numbers[1:])]
+        chosen = _in_blocks(shape, rng, [*kinds, max(0.0, 1 - sum(kinds))])
+        found[name] = domain.lift(_put(chosen), found[name], *numbers)
+    return found
+
+
+def _in_blocks(shape: tuple[int, ...], rng: np.random.Generator, shares: list[float]) -> Array:
+    """Draw a number for each block of stretches along every dimension, each as often as its share says, 0 at the least once."""
+    edges = [int(rng.integers(size // 4 + 1, size // 2 + 2)) for size in shape]
+    drawn = rng.choice(len(shares), [-(-size // edge) for size, edge in zip(shape, edges, strict=True)], p=shares)
+    drawn.flat[rng.integers(drawn.size)] = 0
+    for dim, (size, edge) in enumerate(zip(shape, edges, strict=True)):
+        drawn = np.repeat(drawn, edge, axis=dim).take(np.arange(size), axis=dim)
+    return drawn
+
+
+def _put(chosen: Array) -> Structural:
+    def put(values: Array, *numbers: Array) -> Array:
+        return np.where(chosen == len(numbers), values, np.stack([*numbers, numbers[0]])[chosen])
+
+    return put

@@ -1,0 +1,179 @@
+"""Functions with masks that are tensors: what is left out changes no result, whatever the mask is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+import weft
+
+INF = math.inf
+Tensor = torch.Tensor
+
+
+def filled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax((q @ k.mT * 0.125).masked_fill(~mask, -INF), -1) @ v
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = torch.where(mask, q @ k.mT * 0.125, -INF)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+def biased(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT * 0.125 + torch.where(mask, 0.0, -INF), -1) @ v
+
+
+def also_causal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    causal = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    return torch.softmax((q @ k.mT * 0.125).masked_fill(~(mask & causal), -INF), -1) @ v
+
+
+def log_sums(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.logsumexp((q @ k.mT).masked_fill(~mask, -INF), -1) + v[..., :1, 0]
+
+
+def means(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    kept = torch.where(mask, q[..., :1] + k[..., 0].unsqueeze(-2), 0.0)
+    return kept.sum(-1) / mask.sum(-1) + v[..., :1, 0]
+
+
+FUNCTIONS = (filled, written_out, biased, also_causal, log_sums, means)
+
+
+def in_blocks(rows: int, columns: int, share: float, size: int = 64) -> Tensor:
+    cells = torch.rand(-(-rows // size), -(-columns // size)) < share
+    return cells.repeat_interleave(size, 0).repeat_interleave(size, 1)[:rows, :columns]
+
+
+def first_half_empty(rows: int, columns: int) -> Tensor:
+    found = torch.ones(rows, columns, dtype=torch.bool)
+    found[: rows // 2] = False
+    return found
+
+
+MASKS: Mapping[str, Callable[[int, int], Tensor]] = {
+    "1 % at random": lambda r, c: torch.rand(r, c) < 0.01,
+    "half at random": lambda r, c: torch.rand(r, c) < 0.5,
+    "10 % of blocks": lambda r, c: in_blocks(r, c, 0.1),
+    "checkerboard": lambda r, c: (torch.arange(r)[:, None] + torch.arange(c)) % 2 == 0,
+    "checkerboard of blocks": lambda r, c: (torch.arange(r)[:, None] // 300 + torch.arange(c) // 300) % 2 == 0,
+    "empty rows": first_half_empty,
+    "all": lambda r, c: torch.ones(r, c, dtype=torch.bool),
+    "nothing": lambda r, c: torch.zeros(r, c, dtype=torch.bool),
+}
+
+
+def guarded(program: weft.Program) -> bool:
+    return any("everywhere" in str(kernel.block_program) for kernel in program.kernels)
+
+
+def demand_as_eager(program: weft.Program, f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
+    exact = f(*(t.double() if t.is_floating_point() else t for t in inputs))
+    judgement = weft.judge(program(*inputs), f(*inputs), exact)
+    assert judgement.ok, judgement
+
+
+def drawn(rows: int, columns: int, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(*shape, n, 16, dtype=dtype) for n in (rows, columns, columns)]
+
+
+@pytest.mark.parametrize("f", FUNCTIONS, ids=lambda f: f.__name__)
+def test_every_mask(f: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    q, k, v = drawn(401, 1033, (2, 3))
+    program = weft.optimize(f, (q, k, v, MASKS["all"](401, 1033)))
+    assert guarded(program)
+    for mask in MASKS.values():
+        demand_as_eager(program, f, (q, k, v, mask(401, 1033).contiguous()))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 257, 701), (1, 3, 257, 701), (2, 3, 257, 701), (2, 1, 1, 701), (257, 1)])
+def test_masks_of_batches_heads_and_keys(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    q, k, v = drawn(257, 701, (2, 3))
+    program = weft.optimize(filled, (q, k, v, torch.rand(shape) < 0.5))
+    assert guarded(program)
+    for share in (0.0, 0.01, 0.5, 1.0):
+        demand_as_eager(program, filled, (q, k, v, torch.rand(shape) < share))
+    for place in (slice(None, 300), slice(400, None)):
+        mask = torch.zeros(shape, dtype=torch.bool)
+        mask[..., place] = True
+        demand_as_eager(program, filled, (q, k, v, mask))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_numbers_that_are_added(dtype: torch.dtype) -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT * 0.125 + bias, -1) @ v
+
+    torch.manual_seed(0)
+    q, k, v = drawn(200, 901, dtype=dtype)
+    for share in (0.1, 0.5, 1.0):
+        bias = torch.randn(200, 901, dtype=dtype).masked_fill(~in_blocks(200, 901, share), -INF)
+        program = weft.optimize(f, (q, k, v, bias))
+        assert guarded(program)
+        demand_as_eager(program, f, (q, k, v, bias))
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 255, 256, 257, 4099])
+def test_lengths(length: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = drawn(min(length, 300), length)
+    mask = in_blocks(len(q), length, 0.3, 50)
+    demand_as_eager(weft.optimize(filled, (q, k, v, mask)), filled, (q, k, v, mask))
+
+
+def test_strides() -> None:
+    torch.manual_seed(0)
+    q, k, v = drawn(300, 700)
+    program = weft.optimize(filled, (q, k, v, torch.rand(700, 300).mT < 0.5))
+    for mask in (
+        in_blocks(700, 300, 0.3).mT,
+        in_blocks(600, 1400, 0.3)[::2, ::2],
+        in_blocks(1, 700, 0.3).expand(300, 700),
+    ):
+        demand_as_eager(program, filled, (q, k, v, mask))
+
+
+def test_documents() -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor, document: Tensor) -> Tensor:
+        same = document[:, None] == document
+        return torch.softmax((q @ k.mT * 0.125).masked_fill(~same, -INF), -1) @ v
+
+    torch.manual_seed(0)
+    q, k, v = drawn(900, 900)
+    document = torch.arange(900) // 250
+    program = weft.optimize(f, (q, k, v, document))
+    assert guarded(program)
+    for each in (document, torch.randint(0, 3, (900,)), torch.zeros(900, dtype=torch.int64)):
+        demand_as_eager(program, f, (q, k, v, each))
+
+
+def test_what_a_mask_excludes_lets_no_nan_through_where_its_block_is_left_out() -> None:
+    torch.manual_seed(0)
+    q, k, v = drawn(100, 900)
+    mask = torch.ones(100, 900, dtype=torch.bool)
+    mask[:, 300:] = False
+    v[600:] = math.nan
+    assert weft.optimize(filled, (q, k, v, mask))(q, k, v, mask).isfinite().all()
+
+
+def test_long_loops_on_a_gpu_are_told_beforehand() -> None:
+    q, k, v = (t.bfloat16() for t in drawn(1024, 1024, (2, 4)))
+    program = weft.optimize(filled, (q, k, v, torch.rand(1024, 1024) < 0.5), target="cuda:90", effort="none")
+    first, second, *_ = program.kernels
+    assert "beforehand" in str(second.schedule)
+    assert "weft_first_bit" in second.source
+    assert "store" in first.source
+    assert all(kernel.verdict.agrees for kernel in program.kernels)
+
+
+def test_short_loops_on_a_gpu_ask_by_themselves() -> None:
+    q, k, v = (t.bfloat16() for t in drawn(64, 64))
+    program = weft.optimize(filled, (q, k, v, torch.rand(64, 64) < 0.5), target="cuda:90", effort="none")
+    assert not any("beforehand" in str(kernel.schedule) for kernel in program.kernels)

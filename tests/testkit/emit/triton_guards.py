@@ -1,0 +1,64 @@
+"""Triton kernels whose loops are guarded, run in Triton's interpreter: it must be asked for before Triton is imported."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, error, levels
+from testkit.masks.guarded import MASKED
+from testkit.masks.limited import fused
+from weft.block.copies import canonical
+from weft.block.program import Map
+from weft.block.walk import maps
+from weft.emit.triton import GRANULARITY
+from weft.masks import guard
+from weft.schedule import LevelPlace, LoopSchedule, Schedule, apply
+
+
+def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = False) -> Case:
+    """A guarded loop, beside blocks of 2 rows, 2 elements a block, so that some blocks of a random mask are empty.
+
+    Args:
+        name: of the program.
+        beforehand: a launch before says which blocks are.
+        long: the loop has more blocks than one integer has bits.
+        split: the loop is cut in 3 segments.
+    """
+    program = canonical(guard(fused(MASKED[name][0]())))
+    first, *_ = maps(program.graph)
+    asking = frozenset(m.name for m in maps(program.graph) if m.guard is not None)
+
+    def given(node: Map) -> LoopSchedule:
+        if node is first:
+            return levels((GRID, 2))
+        if node.name in asking:
+            return levels((LevelPlace.split, 3), (LOOP, 2)) if split else levels((LOOP, 2))
+        return levels(WHOLE)
+
+    loops = tuple((m.name, given(m)) for m in maps(program.graph))
+    applied = apply(program, Schedule(loops, beforehand=asking if beforehand else frozenset()), GRANULARITY)
+    spaces = dict.fromkeys(s.name for s in MASKED[name][0]().spaces())
+    along = {m.axis.space.name for m in maps(program.graph) if m.guard is not None}
+    sizes = {space: (303 if long else 37) if space in along else 11 - place for place, space in enumerate(spaces)}
+    return Case(applied, sizes)
+
+
+def cases() -> dict[str, Case]:
+    """Each program with a mask, asked in the loop and beforehand."""
+    found = {
+        f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)
+    }
+    found |= {f"{n}, split": guarded(n, beforehand=True, split=True) for n in ("sums", "weighted")}
+    return found | {f"{n}, long": guarded(n, beforehand=True, long=True) for n in ("sums", "weighted")}
+
+
+def main(folder: Path) -> None:
+    """Run every case; print a JSON object by case: its error in units of rounding."""
+    print(json.dumps({name: error(case, folder, random.Random(name)) for name, case in cases().items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
