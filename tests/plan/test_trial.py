@@ -408,6 +408,20 @@ def test_the_library_must_save_something_and_all_must_keep_up_with_pytorch(cache
     assert list(made.chosen.values()) == [{"weft": made.plan.run, "PyTorch": made.eager, "library": library}[winner]]
 
 
+def test_what_fails_with_the_library_s_matmuls_leaves_the_plan_as_it_is(cache, monkeypatch):
+    def failing(*arguments):
+        raise ValueError("a defect")
+
+    monkeypatch.setenv("WEFT_DEFECTS", "warn")
+    monkeypatch.setattr("weft.plan.execute.plan.for_the_library", failing)
+    given = torch.randn(64, 256), torch.randn(256, 256)
+    made, timed, results = compiled_as_measured(normalised_product, given, (1.0, 1.1, 0.1))
+    assert timed == [2]
+    assert made.library is None
+    assert list(made.chosen.values()) == [made.plan.run]
+    torch.testing.assert_close(results, normalised_product(*given))
+
+
 def test_products_of_products_are_not_taken_apart(cache):
     def attention(q, k, v):
         return (torch.softmax(q @ k.T, -1) @ v,)

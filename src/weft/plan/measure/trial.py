@@ -18,7 +18,7 @@ import torch
 
 from weft.capture import apart
 from weft.defects import note
-from weft.errors import CacheFolderError, WeftError, WrongKernelError
+from weft.errors import CacheFolderError, WrongKernelError
 from weft.options import Options, again, current
 from weft.phases import phase
 from weft.plan.execute.instead import warn
