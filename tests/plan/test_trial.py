@@ -419,7 +419,7 @@ def test_what_fails_with_the_library_s_matmuls_leaves_the_plan_as_it_is(cache, m
     assert timed == [2]
     assert made.library is None
     assert list(made.chosen.values()) == [made.plan.run]
-    torch.testing.assert_close(results, normalised_product(*given))
+    torch.testing.assert_close(results, normalised_product(*given), atol=1e-3, rtol=1e-3)
 
 
 def test_products_of_products_are_not_taken_apart(cache):
