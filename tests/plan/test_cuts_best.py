@@ -20,7 +20,7 @@ from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
 from weft.pipeline import normalize
-from weft.plan.choose.cuts import _CROWDED, Cuts, crowded  # pyright: ignore[reportPrivateUsage]
+from weft.plan.choose.cuts import _CROWDED, Cuts, crowded
 from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.regions import Regions
@@ -142,7 +142,8 @@ def test_where_all_is_selected_at_once_what_cannot_take_less_than_its_atoms_is_n
     [
         ({"M": 64, "K": 768, "N": 3072, "P": 768}, 1.0),
         ({"M": 1, "K": 768, "N": 3072, "P": 768}, 1.0),
-        ({"M": 64, "K": 768, "N": 3072, "P": 512}, 0.0),  # one block of columns
+        ({"M": 8192, "K": 256, "N": 1024, "P": 512}, 1.0),
+        ({"M": 8192, "K": 256, "N": 1024, "P": 256}, 0.0),  # one block of columns
         ({"M": 8192, "K": 1024, "N": 16, "P": 1024}, 1.0),  # bound by what they read and write
     ],
 )
