@@ -4,9 +4,9 @@
         [--texts DIR [--against DIR]] [--json FILE] [--beside FILE]
 
 Each row of `weft bench`, or of `weft bench --device cuda` for another target than this CPU, is planned with an empty cache in each
-of its element types, ahead of time; `--models`: the models of `weft bench --first-calls`, or on a GPU those of its `--models`. A row
-of the table has the seconds of the calling thread in which cuts and candidates were found and chosen, and of each region the family
-of the candidate that was chosen. `--texts` keeps the text of every kernel, one file a row, its names numbered in order of
+of its element types, ahead of time; `--models`: the models of `weft bench --first-calls`, or on a GPU those of its `--models`. A
+row of the table has the seconds of the calling thread in which cuts and candidates were found and chosen, and of each region the
+family of the candidate that was chosen. `--texts` keeps the text of every kernel, one file a row, its names numbered in order of
 appearance; `--against` says which rows' texts are others than those that another version of weft left in that folder, and exits
 with 1 if there are any. `--beside` takes the `--json` of another version, and says which rows have other kernels, what each version
 predicts of them, and how long both planned.

@@ -57,6 +57,30 @@ def test_more_equal_layers_are_compared_no_more_often(compared):
     assert counts[0] == counts[1]
 
 
+def heads(count: int) -> TensorProgram:
+    """As many equal layers, each of which splits its columns into heads: sizes of each follow from those of others."""
+    b = Builder()
+    x = b.input("x", (6, 8), F32)
+    for number in range(count):
+        w, c = b.input(f"w{number}", (8, 8), F32), b.input(f"c{number}", (8,), F32)
+        y = b.elementwise(apply("add", Arg(0), Arg(1)), [b.matmul(x, b.transpose(w, 0, 1)), c])
+        rows = b.split(y, 1, 2, [4])
+        total = b.reduce(Monoid.sum, b.elementwise(apply("mul", Arg(0), Arg(0)), [rows]), [1, 2], keepdim=False)
+        x = b.elementwise(apply("div", Arg(0), Arg(1)), [y, b.unsqueeze(total, 1)])
+    return b.finish([x])
+
+
+def test_nor_where_sizes_follow_from_those_of_spaces_that_a_value_has_nothing_to_do_with(compared):
+    counts = []
+    for count in (2, 5):
+        before = heads(count)
+        assert len(before.derived) >= count
+        compared.clear()
+        assert agree(before, normalize(before), compared)
+        counts.append(len(compared))
+    assert counts[0] == counts[1] > 0
+
+
 @pytest.mark.parametrize("layer", range(4))
 def test_one_wrong_layer_among_equal_ones_is_noticed(compared, layer):
     before, seen = layers(4), 0

@@ -21,7 +21,7 @@ from weft.cost import Machine, gpu, least_seconds
 from weft.lab.workloads import cpu as workloads
 from weft.lab.workloads.gpu import ROWS
 from weft.pipeline import normalize
-from weft.plan.choose.cuts import _CROWDED, Cuts, crowded  # pyright: ignore[reportPrivateUsage]
+from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.select import select
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
@@ -32,7 +32,6 @@ from weft.plan.targets.candidates import Example, Selection
 from weft.schedule import kernels
 from weft.target import Target
 from weft.tensor.axes import Axis, Space
-from weft.tensor.dtypes import DType
 from weft.tensor.program import Contraction, Elementwise, Monoid, Node, Opaque, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 
@@ -118,43 +117,6 @@ def test_where_all_is_selected_at_once_it_is_told_at_once():
     assert len({asked for asked, _ in one_by_one.told}) > 1
     assert set(at_once.asked) <= set(at_once.thought_of)
     assert len(at_once.thought_of) == len(set(at_once.thought_of))
-
-
-def test_where_all_is_selected_at_once_what_cannot_take_less_than_its_atoms_is_not():
-    asked: list[frozenset[str]] = []
-    lone, cheap = [frozenset({f"product{i}"}) for i in range(4)], frozenset({"product0", "product1"})
-
-    class Known(Invented):
-        def foreseen(self, regions: Iterable[Region]) -> bool:
-            asked.extend(frozenset(n.name for n in region.program.nodes) for region in regions)
-            return True
-
-        def _seconds(self, region: Region) -> tuple[float, float]:
-            own = frozenset(n.name for n in region.program.nodes)
-            seconds = 0.5 if own == cheap else 1.0 if own in lone else 3.0
-            return seconds, seconds
-
-    stages = Cuts(chain(["product"] * 4), Known(random.Random(1), fine=True, launch_seconds=0.0)).stages()
-    assert len(stages) == 3
-    assert asked == [*lone, cheap]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "share"),
-    [
-        ({"M": 64, "K": 768, "N": 3072, "P": 768}, 1.0),
-        ({"M": 1, "K": 768, "N": 3072, "P": 768}, 1.0),
-        ({"M": 64, "K": 768, "N": 3072, "P": 512}, 0.0),  # one block of columns
-        ({"M": 8192, "K": 1024, "N": 16, "P": 1024}, 1.0),  # bound by what they read and write
-    ],
-)
-def test_where_matmuls_of_matmuls_are_predicted_to_reach_little(sizes, share) -> None:
-    program = programs.two_layers(DType.bfloat16)
-    assert crowded(program, sizes) == share
-    if share:
-        found = select(program, Example(sizes, {}, 1, Target("cuda", "90")))
-        machine = gpu(Target("cuda", "90")).machine()
-        assert found.work_seconds > least_seconds(program, sizes, machine, cached=False, reached=_CROWDED)
 
 
 def test_what_a_call_parts_is_cut_by_itself_and_told_before_the_rest_is_priced():

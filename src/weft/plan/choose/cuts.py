@@ -40,9 +40,9 @@ _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 # Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
 # to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
 _REACHED = 0.8
-# Where one has more columns than a block, what it reads is made again for each block of columns, or few rows hold the sums of all
-# of them: 0.27 of the rates at best of 13 sizes from 1 to 65536 rows (where matmuls bound them), 0.42 with few columns.
-_COLUMNS, _CROWDED = 512, 0.5
+# Where one has more columns than the largest block, what it reads is made again for each block of them, or few rows hold all sums:
+# where matmuls are what bounds them, such are predicted to reach 0.44 of the rates at best (25 sizes, from 1 to 65536 rows).
+_COLUMNS, _CROWDED = 256, 0.5
 # Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
 _NONE = 1e3
 

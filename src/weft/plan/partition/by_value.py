@@ -180,8 +180,13 @@ def _of(spaces: Sequence[Space], rules: Sequence[Derived]) -> tuple[Derived, ...
 
 
 def _numbered(rules: Sequence[Derived], spaces: Sequence[Space]) -> Form:
-    """Return the rules with numbers for `spaces`."""
-    number: dict[Space, object] = {s: i for i, s in enumerate(spaces)}
-    return tuple(
-        (*(number.get(s, s) for s in (r.space, *r.sources)), r.start, r.stop, r.step, r.times, r.plus) for r in rules
+    """Return the rules with numbers for `spaces`, and for others in the order in which rules name them, with their sizes."""
+    number = {space: i for i, space in enumerate(spaces)}
+    for rule in rules:
+        for space in (rule.space, *rule.sources):
+            number.setdefault(space, len(number))
+    others = tuple((space.fixed, space.example) for space in list(number)[len(spaces) :])
+    numbered = tuple(
+        (*(number[s] for s in (r.space, *r.sources)), r.start, r.stop, r.step, r.times, r.plus) for r in rules
     )
+    return others, numbered
