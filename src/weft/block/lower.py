@@ -120,11 +120,18 @@ class _Lowering:
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
         self.listed.update(cast.arg.value for cast in self.at_matmuls.values())
         values, folded = self.program.values(), {u.value for fold in self.folds for _, u in fold.args}
+        opened = [n for n in self.program.nodes if isinstance(n, Lookup) and isinstance(values[n.source], Input)]
         self.windows = {
             n.name: n
-            for n in self.program.nodes
-            if isinstance(n, Lookup) and n.masked and n.name not in self.listed | folded
-            if isinstance(values[n.source], Input) and all(u.value in self.indices for u in reads(n))
+            for n in opened
+            if n.masked and n.name not in self.listed | folded and all(u.value in self.indices for u in reads(n))
+        }
+        listed = {name for n in self.program.nodes if not isinstance(n, Contraction) for name in uses(n)}
+        listed.update(folded, self.program.outputs, (cast.arg.value for cast in self.at_matmuls.values()))
+        self.chosen = {
+            n.name: n
+            for n in opened
+            if n.name not in listed and all(self.axes.is_unit(a) for u in reads(n) for a in u.axes)
         }
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -167,7 +174,9 @@ class _Lowering:
 
     def _in_place_only(self, node: Node) -> bool:
         """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
-        return node.name in self.windows or (node.name in self.indices and node.name not in self.listed)
+        if node.name in self.windows or node.name in self.chosen:
+            return True
+        return node.name in self.indices and node.name not in self.listed
 
     def _pointwise(self, node: Elementwise | Cast) -> None:
         args = reads(node)
@@ -197,10 +206,21 @@ class _Lowering:
         )
         return Use(node.source, tuple(axes))
 
-    def _opened(self, use: Use, memory: str, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
-        """Loads what `use`, of a window, reads in `memory`, in the leaf of `out`; the name of the value."""
-        node = self.windows[use.value]
-        items = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
+    def _opened(
+        self,
+        use: Use,
+        memory: str,
+        made: dict[Axis, Axis],
+        out: str,
+        here: dict[Use, BlockNode],
+        given: Mapping[Use, str] | None = None,
+    ) -> str:
+        """Loads what `use`, of a window or of what is chosen, reads in `memory`, in the leaf of `out`, where indices are `given`, or
+        made; the name of the value.
+        """
+        node = self.windows[use.value] if use.value in self.windows else self.chosen[use.value]
+        known = given or {}
+        items = tuple(known.get(u) or self._in_place(u, made, out, here) for u in reads_through(node, use))
         dims = self._dims(made, tuple(dict.fromkeys(use.axes)))
         here[use] = looked_up(node, f"{out}.{len(here)}", memory, items, dims)
         return here[use].name
@@ -283,8 +303,17 @@ class _Lowering:
             operands = (node.right, node.left)  # the left operand has the rows of the result
         casts = tuple(self.at_matmuls.get(u.value) for u in operands)
         read = tuple(u if c is None else reads_through(c, u)[0] for u, c in zip(operands, casts, strict=True))
+        chosen = [u for u in dict.fromkeys(read) if u.value in self.chosen]
+        fed = tuple(u if u not in chosen else self._source_of(self.chosen[u.value], u) for u in read)
+        said = [i for u in chosen for i in reads_through(self.chosen[u.value], u) if i.value not in self.indices]
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            here: dict[Use, BlockNode] = {}
+            given = dict(zip(said, names[2:], strict=True))
+            names = tuple(
+                self._opened(u, n, made, out, here, given) if u in chosen else n
+                for u, n in zip(read, names, strict=False)
+            )
             rounded = [
                 Pointwise(f"{out}.{side}", Arg(0), (name,), self._dims(made, use.axes), cast.dtype, cast.location)
                 for side, name, use, cast in zip(("left", "right"), names, read, casts, strict=True)
@@ -294,9 +323,9 @@ class _Lowering:
                 n if c is None else f"{out}.{s}" for s, n, c in zip(("left", "right"), names, casts, strict=True)
             )
             dims = self._dims(made, node.axes)
-            return [*rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
+            return [*here.values(), *rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
 
-        self._nest(LoweredLeaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
+        self._nest(LoweredLeaf(node.name, node.axes, (*fed, *said), leaf, tuple(over), Monoid.sum, dtype))
 
     def _reduction(self, node: Reduction) -> None:
         over = self.axes.order(node.over)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.capture.grouped import GROUPED
 from weft.capture.layers import LAYERS
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import STATISTICS, dims_of, widened
@@ -293,7 +294,7 @@ def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor > 0, tensor, per_channel * tensor)
 
 
-LIBRARY = frozenset({"aten._scaled_mm.default"})
+LIBRARY = frozenset({"aten._scaled_mm.default", *GROUPED})
 """Of `PARTS` those that PyTorch has a library's kernel for, which a matmul among the parts would not find."""
 
 PARTS: dict[str, Callable[..., Any]] = {
@@ -333,6 +334,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split.Tensor": _split,
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
+    **GROUPED,
     **STATISTICS,
     **COUNTS,
     **STORES,
