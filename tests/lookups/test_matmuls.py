@@ -10,7 +10,7 @@ import torch
 import weft
 
 S, K, N, G = 5, 24, 17, 3
-X, W, I = torch.randn(S, K), torch.randn(G, K, N), torch.tensor([2, 0, 2, -1, 1])
+X, W, WHICH = torch.randn(S, K), torch.randn(G, K, N), torch.tensor([2, 0, 2, -1, 1])
 
 
 def transposed(x, w, i):
@@ -51,13 +51,13 @@ def check(function: Any, *args: torch.Tensor, **options: Any) -> weft.Program:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("function", [transposed, experts, rows], ids=lambda f: f.__name__)
 def test_no_matrix_is_gathered(function, dtype):
-    program = check(function, X.to(dtype), W.to(dtype), I)
+    program = check(function, X.to(dtype), W.to(dtype), WHICH)
     assert len(program.kernels) == 1
     assert "list between loops: D*N" not in str(program.explain())
 
 
 def test_keys_and_values_that_are_looked_up_are_read_by_attention():
-    check(attention, X, W, I)
+    check(attention, X, W, WHICH)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -75,12 +75,12 @@ def test_many_rows_are_the_librarys():
 
 
 def test_a_matrix_that_is_none_raises_eagers_error():
-    program = weft.optimize(experts, (X, W, I))
+    program = weft.optimize(experts, (X, W, WHICH))
     with pytest.raises(IndexError, match="out of bounds"):
-        program(X, W, I + 2)
+        program(X, W, WHICH + 2)
 
 
 def test_a_gpu_reads_them_where_they_lie_too():
-    program = weft.optimize(experts, (X, W, I), target="cuda:90")
+    program = weft.optimize(experts, (X, W, WHICH), target="cuda:90")
     assert not program.fallbacks
     assert all(kernel.assembly is not None for kernel in program.kernels)

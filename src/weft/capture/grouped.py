@@ -2,8 +2,8 @@
 
     out[s, n] = sum over k of x[s, k] * w[e[s], k, n]          e[s]: the groups that end at or before row s
 
-So a group is an index, and its matrix is read where it lies (`weft.block.lower`). Each row reads the whole of one, so of many rows a
-library, which multiplies the rows of a group by it at once, does better.
+So a group is an index, and its matrix is read where it lies (`weft.block.unlisted`). Each row reads the whole of one, so of many
+rows a library, which multiplies the rows of a group by it at once, does better.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import torch
 
 from weft.capture.grouped import GROUPED
 from weft.capture.layers import LAYERS
+from weft.capture.resampled import RESAMPLED
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import STATISTICS, dims_of, widened
 from weft.capture.stores import COUNTS, STORES
@@ -289,6 +290,15 @@ def _isneginf(tensor: torch.Tensor) -> torch.Tensor:
     return tensor == -math.inf
 
 
+def _weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> Any:
+    """Scales what lies at each index of a dimension to a length; all of it, where `dim` is -1."""
+    over = [d for d in range(direction.ndim) if d != dim % direction.ndim or dim == -1]
+    if not direction.is_floating_point() or not over:
+        return NotImplemented
+    wide = widened(direction)
+    return (wide * (widened(length) / (wide * wide).sum(over, keepdim=True).sqrt())).to(direction.dtype)
+
+
 def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     per_channel = weight.reshape(-1, *(1 for _ in tensor.shape[2:])) if tensor.ndim > 1 else weight.reshape(())
     return torch.where(tensor > 0, tensor, per_channel * tensor)
@@ -300,6 +310,7 @@ LIBRARY = frozenset({"aten._scaled_mm.default", *GROUPED})
 PARTS: dict[str, Callable[..., Any]] = {
     **LAYERS,
     "aten._scaled_mm.default": _scaled_mm,
+    "aten._weight_norm.default": _weight_norm,
     "aten.addbmm.default": _addbmm,
     "aten.addmv.default": _addmv,
     "aten.addr.default": _addr,
@@ -335,6 +346,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
     **GROUPED,
+    **RESAMPLED,
     **STATISTICS,
     **COUNTS,
     **STORES,
