@@ -252,9 +252,13 @@ def _slice_scatter(
         return NotImplemented
     if symbolic(size) and (start or 0) < 0 and step > 1:  # where it begins decides which places it takes
         return NotImplemented
-    if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
-        return NotImplemented
     first, past = _bounds(size, start, end)
+    if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
+        if step != 1 or symbolic(size) or symbolic(count):
+            return NotImplemented
+        # Elements side by side are copied as runs, which joins know how to do.
+        parts = (tensor.narrow(dim, 0, first), src, tensor.narrow(dim, first + count, size - first - count))
+        return torch.cat([part for part in parts if part.shape[dim]], dim)
     number = torch.arange(size)
     place = number - first
     inside = place >= 0 if past is None else (place >= 0) & (number < past)
