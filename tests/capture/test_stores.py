@@ -87,8 +87,20 @@ def test_a_store_copies_nothing_and_is_no_view(weft):
         made[order] = torch.arange(order.shape[0])
         return made + 1
 
-    captured = weft.compare(inverse, torch.randperm(20))
+    assert not weft.compare(inverse, torch.randperm(20)).fallbacks
+    captured = weft.compare(inverse, torch.randperm(80))
     assert {f.operation for f in captured.fallbacks} == {"aten.empty_like", "aten.index_put"}
+
+
+def test_of_several_rows_in_one_place_the_last_stays(weft):
+    """Up to so many indices that each place may be compared with all of them; rows may be named from the end."""
+
+    def put(x, index):
+        made = torch.relu(x)
+        made[index - 4] = x[:9] * 2
+        return made + 1
+
+    assert not weft.compare(put, torch.randn(12, 5), torch.arange(9) % 7).fallbacks
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (1, 8), (3, 1)])
