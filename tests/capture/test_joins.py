@@ -172,3 +172,24 @@ def test_a_joined_tensor_that_a_call_of_pytorchs_reads_twice(weft):
         return torch.atan2(joined, joined)
 
     assert [each.operation for each in weft.compare(twice, torch.randn(2, 2)).fallbacks] == ["aten.atan2"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tensors_without_elements_join_nothing(weft, dtype):
+    def joined(x):
+        return torch.cat([x, x[:, :0], x * 2, x.new_empty(0)], 1) * 2
+
+    assert weft.compare(joined, torch.randn(3, 8, dtype=dtype)).fallbacks == ()
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(0.5, 8, 1), (0.25, 4.25, 0.5), (4.0, 0.0, -0.5)], ids=str)
+def test_numbers_between_whole_ones_are_counted(weft, start, end, step):
+    def places(x):
+        return x * torch.arange(start, end, step, dtype=x.dtype)
+
+    assert weft.compare(places, torch.randn(3, 8)).fallbacks == ()
+
+
+def test_numbers_that_are_rounded_are_eagers(weft):
+    captured = weft.compare(lambda x: x * torch.arange(0.0, 0.8, 0.1), torch.randn(3, 8))
+    assert [f.operation for f in captured.fallbacks] == ["aten.arange"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from weft.block import program as block
 from weft.block.edges import Broadcast, Iterate
-from weft.block.program import Access, BlockNode, Load
+from weft.block.program import Access, BlockNode, Index, Literal, Load
 from weft.block.subscripts import Subscript
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Elementwise, Lookup, Monoid, Scan, Use
+from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Lookup, Monoid, Node, Scan, Use
 from weft.tensor.scalar import Arg, Convert, Scalar
 
 
@@ -59,3 +60,16 @@ def carried(node: Scan) -> DType:
     """Return the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
     wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
     return DType.float64 if wide else node.dtype.accumulator
+
+
+def source(node: Node, made: Mapping[Axis, Axis], name: str, is_unit: Callable[[Axis], bool]) -> BlockNode:
+    """Return the operator that gives a number of the program, or the indices along an axis of one of the loops `made`."""
+    match node:
+        case Constant(_, _, dtype, value):
+            return Literal(name, value, dtype)
+        case Extent(_, _, dtype, space):
+            return block.Extent(name, space, dtype)
+        case Iota(_, (axis,), _):
+            return Index(name, made[axis], is_unit(axis))
+        case _:
+            raise AssertionError(node.name)

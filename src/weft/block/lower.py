@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.block import program as block
 from weft.block.copies import merging
 from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
-from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up
+from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up, source
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     BlockNode,
@@ -26,7 +25,6 @@ from weft.block.program import (
     Final,
     Graph,
     Index,
-    Literal,
     Map,
     Pointwise,
     Prefix,
@@ -36,7 +34,7 @@ from weft.block.program import (
     sealed,
 )
 from weft.block.rename import rename_axes, rename_node
-from weft.block.unlisted import at_matmuls, indices_of
+from weft.block.unlisted import at_matmuls, chosen, indices_of, windows
 from weft.block.walk import operands
 from weft.errors import UnsupportedError
 from weft.tensor.axes import Axis
@@ -119,13 +117,10 @@ class _Lowering:
         readers = [n for n in self.program.nodes if not isinstance(n, Elementwise | Cast | Lookup)]
         self.listed = {name for n in readers for name in uses(n)}.union(self.program.outputs)
         self.listed.update(cast.arg.value for cast in self.at_matmuls.values())
-        values, folded = self.program.values(), {u.value for fold in self.folds for _, u in fold.args}
-        self.windows = {
-            n.name: n
-            for n in self.program.nodes
-            if isinstance(n, Lookup) and n.masked and n.name not in self.listed | folded
-            if isinstance(values[n.source], Input) and all(u.value in self.indices for u in reads(n))
-        }
+        folded = {u.value for fold in self.folds for _, u in fold.args}
+        self.windows = windows(self.program, self.indices, self.listed | folded)
+        elsewhere = folded.union(cast.arg.value for cast in self.at_matmuls.values())
+        self.chosen = chosen(self.program, elsewhere, self.axes.is_unit)
 
     def blocked(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         """Returns the axes of `axes` that items have."""
@@ -133,13 +128,6 @@ class _Lowering:
 
     def add(self, node: Node) -> None:
         """Appends the subgraph of `node`, unless it is made again wherever it is read."""
-        if isinstance(node, Elementwise) and node.dtype.kind == "int" and node.dtype is not DType.int64:
-            # A kernel's arithmetic is 64 bits wide inside an expression: it would not wrap where eager's does.
-            raise UnsupportedError(f"arithmetic that wraps at {node.dtype}", where=node.location)
-        if not self._in_place_only(node):
-            self._append(node)
-
-    def _append(self, node: Node) -> None:
         match node:
             case Input():
                 pass
@@ -167,7 +155,9 @@ class _Lowering:
 
     def _in_place_only(self, node: Node) -> bool:
         """Tells whether `node` is made again wherever it is read, and nothing wants a list of it."""
-        return node.name in self.windows or (node.name in self.indices and node.name not in self.listed)
+        if node.name in self.windows or node.name in self.chosen:
+            return True
+        return node.name in self.indices and node.name not in self.listed
 
     def _pointwise(self, node: Elementwise | Cast) -> None:
         args = reads(node)
@@ -197,21 +187,33 @@ class _Lowering:
         )
         return Use(node.source, tuple(axes))
 
-    def _opened(self, use: Use, memory: str, made: dict[Axis, Axis], out: str, here: dict[Use, BlockNode]) -> str:
-        """Loads what `use`, of a window, reads in `memory`, in the leaf of `out`; the name of the value."""
-        node = self.windows[use.value]
-        items = tuple(self._in_place(u, made, out, here) for u in reads_through(node, use))
+    def _opened(
+        self,
+        use: Use,
+        memory: str,
+        made: dict[Axis, Axis],
+        out: str,
+        here: dict[Use, BlockNode],
+        given: Mapping[Use, str] | None = None,
+    ) -> str:
+        """Loads what `use`, of a window or of what is chosen, reads in `memory`, in the leaf of `out`; the name of the value.
+
+        given: indices that there are already; others are made.
+        """
+        node = self.windows[use.value] if use.value in self.windows else self.chosen[use.value]
+        known = given or {}
+        items = tuple(known.get(u) or self._in_place(u, made, out, here) for u in reads_through(node, use))
         dims = self._dims(made, tuple(dict.fromkeys(use.axes)))
         here[use] = looked_up(node, f"{out}.{len(here)}", memory, items, dims)
         return here[use].name
 
     def _lookup(self, node: Lookup) -> None:
         """Lowers a lookup to a nest over its axes, which iterates its source where it goes along that, around one load."""
-        source = self.program.values()[node.source]
-        if isinstance(source, Iota):
-            self._bounded(node, source.axes[0])
+        memory = self.program.values()[node.source]
+        if isinstance(memory, Iota):
+            self._bounded(node, memory.axes[0])
             return
-        if not isinstance(source, Input):
+        if not isinstance(memory, Input):
             raise UnsupportedError(
                 f"{node.name} looks up in {node.source}, which is made beside it", where=node.location
             )
@@ -256,16 +258,7 @@ class _Lowering:
         return here[use].name
 
     def _source(self, node: Node, made: dict[Axis, Axis], name: str) -> BlockNode:
-        """Returns the operator that gives a number of the program, or the indices along an axis."""
-        match node:
-            case Constant(_, _, dtype, value):
-                return Literal(name, value, dtype)
-            case Extent(_, _, dtype, space):
-                return block.Extent(name, space, dtype)
-            case Iota(_, (axis,), _):
-                return Index(name, made[axis], self.axes.is_unit(axis))
-            case _:
-                raise AssertionError(node.name)
+        return source(node, made, name, self.axes.is_unit)
 
     def _contraction(self, node: Contraction) -> None:
         over = self.axes.order(node.over)
@@ -283,8 +276,17 @@ class _Lowering:
             operands = (node.right, node.left)  # the left operand has the rows of the result
         casts = tuple(self.at_matmuls.get(u.value) for u in operands)
         read = tuple(u if c is None else reads_through(c, u)[0] for u, c in zip(operands, casts, strict=True))
+        opened = {u: self.chosen[u.value] for u in read if u.value in self.chosen}
+        fed = tuple(self._source_of(opened[u], u) if u in opened else u for u in read)
+        said = [i for u, lookup in opened.items() for i in reads_through(lookup, u) if i.value not in self.indices]
 
         def leaf(made: dict[Axis, Axis], names: tuple[str, ...], out: str) -> list[BlockNode]:
+            here: dict[Use, BlockNode] = {}
+            given = dict(zip(said, names[2:], strict=True))
+            names = tuple(
+                self._opened(u, n, made, out, here, given) if u in opened else n
+                for u, n in zip(read, names, strict=False)
+            )
             rounded = [
                 Pointwise(f"{out}.{side}", Arg(0), (name,), self._dims(made, use.axes), cast.dtype, cast.location)
                 for side, name, use, cast in zip(("left", "right"), names, read, casts, strict=True)
@@ -294,9 +296,9 @@ class _Lowering:
                 n if c is None else f"{out}.{s}" for s, n, c in zip(("left", "right"), names, casts, strict=True)
             )
             dims = self._dims(made, node.axes)
-            return [*rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
+            return [*here.values(), *rounded, Dot(out, left, right, made[over[-1]], dims, dtype, None, node.location)]
 
-        self._nest(LoweredLeaf(node.name, node.axes, read, leaf, tuple(over), Monoid.sum, dtype))
+        self._nest(LoweredLeaf(node.name, node.axes, (*fed, *said), leaf, tuple(over), Monoid.sum, dtype))
 
     def _reduction(self, node: Reduction) -> None:
         over = self.axes.order(node.over)

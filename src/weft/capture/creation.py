@@ -5,10 +5,14 @@ from __future__ import annotations
 import torch
 
 from weft.capture.arguments import Arguments, Handler
+from weft.capture.sizes import symbolic
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Number, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
+
+_PARTS = 256
+"""Numbers that are so many parts of 1, or a multiple, are sums without rounding."""
 
 
 def _full(b: Builder, a: Arguments, value: Number) -> Ref:
@@ -24,6 +28,9 @@ def _full_of(value: Number | str) -> Handler:
 
 
 def _arange(b: Builder, a: Arguments) -> Ref:
+    given = [a.plain(name) for name in ("start", "step") if name in a.names]
+    if any(isinstance(number, float) for number in given):
+        return _of_fractions(b, a)
     first = a.plain("start") if "start" in a.names else 0
     start = 0 if isinstance(first, torch.SymInt) else a.integer("start") if "start" in a.names else 0
     step = a.integer("step") if "step" in a.names else 1
@@ -39,6 +46,23 @@ def _arange(b: Builder, a: Arguments) -> Ref:
         past = b.extent(a.axis(first), DType.int64)
         made = b.elementwise(apply("add", Arg(0), Arg(1)), (made, past), DType.int64, a.location)
     return b.cast(made, a.dtype, None, a.location)
+
+
+def _of_fractions(b: Builder, a: Arguments) -> Ref:
+    """Numbers from one on that need not be whole, as far as fp32 holds each of them exactly.
+
+    Raises:
+        UnsupportedError: it may not, as those a tenth apart, which eager computes in fp64.
+    """
+    start = float(a.number("start"))
+    step = float(a.number("step")) if "step" in a.names else 1.0
+    (size,) = a.fake.shape
+    exact = all((number * _PARTS).is_integer() for number in (start, step))
+    if not exact or not a.dtype.is_float or symbolic(size) or (abs(start) + abs(step) * size) * _PARTS > 2**24:
+        raise UnsupportedError("its numbers are rounded")
+    made = b.cast(b.iota(a.size(size), DType.int64), DType.float32, None, a.location)
+    expr = apply("add", apply("mul", Arg(0), Lit(step)), Lit(start))
+    return b.cast(b.elementwise(expr, (made,), DType.float32, a.location), a.dtype, None, a.location)
 
 
 def _eye(b: Builder, a: Arguments) -> Ref:

@@ -180,7 +180,8 @@ class InPlaceCalls:
         """Makes the result of `functional` the value of `target`."""
         made = self._copied(args[1], target) if func is _ATEN.copy_.default else NotImplemented
         if made is NotImplemented:
-            made = in_parts(functional, args, kwargs)
+            given = (self._begun(target), *args[1:]) if str(functional) in STORES else args
+            made = in_parts(functional, given, kwargs)
         if isinstance(made, torch.Tensor) and (made.dtype, made.shape) == (target.dtype, target.shape):
             self.tape.renew(target, _ATEN.clone.default, ((self.tape.placeheld(made),), {}))
             return

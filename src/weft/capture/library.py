@@ -13,9 +13,19 @@ _CONVOLUTIONS = (
 )
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ORDERING = ("sort", "argsort", "msort")
+_SOLVERS = ("linalg_solve_triangular", "triangular_solve")
+_TRANSFORMS = ("fft_fft", "fft_fft2", "fft_fftn", "fft_ifft", "fft_ifft2", "fft_ifftn", "fft_irfft", "fft_rfft")
+_GROUPED = ("_grouped_mm",)
 
-LIBRARY = frozenset(f"aten.{name}" for name in (*_CONVOLUTIONS, *_RECURRENT, *_ORDERING))
-"""By the names of their packets: convolutions, recurrent layers, sorting."""
+LIBRARY = frozenset(
+    (
+        *(f"aten.{name}" for name in (*_CONVOLUTIONS, *_RECURRENT, *_ORDERING, *_SOLVERS, *_TRANSFORMS, *_GROUPED)),
+        "transformers.grouped_mm_fallback",
+    )
+)
+"""By the names of their packets: convolutions, recurrent layers, sorting, triangular systems, Fourier transforms, and matmuls of
+groups of many rows.
+"""
 
 
 def unsupported(packet: str) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from weft.capture.grouped import GROUPED
 from weft.capture.layers import LAYERS
+from weft.capture.resampled import RESAMPLED
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import STATISTICS, dims_of, widened
 from weft.capture.stores import COUNTS, STORES
@@ -288,17 +290,27 @@ def _isneginf(tensor: torch.Tensor) -> torch.Tensor:
     return tensor == -math.inf
 
 
+def _weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> Any:
+    """Scales what lies at each index of a dimension to a length; all of it, where `dim` is -1."""
+    over = [d for d in range(direction.ndim) if d != dim % direction.ndim or dim == -1]
+    if not direction.is_floating_point() or not over:
+        return NotImplemented
+    wide = widened(direction)
+    return (wide * (widened(length) / (wide * wide).sum(over, keepdim=True).sqrt())).to(direction.dtype)
+
+
 def _prelu(tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     per_channel = weight.reshape(-1, *(1 for _ in tensor.shape[2:])) if tensor.ndim > 1 else weight.reshape(())
     return torch.where(tensor > 0, tensor, per_channel * tensor)
 
 
-LIBRARY = frozenset({"aten._scaled_mm.default"})
+LIBRARY = frozenset({"aten._scaled_mm.default", *GROUPED})
 """Of `PARTS` those that PyTorch has a library's kernel for, which a matmul among the parts would not find."""
 
 PARTS: dict[str, Callable[..., Any]] = {
     **LAYERS,
     "aten._scaled_mm.default": _scaled_mm,
+    "aten._weight_norm.default": _weight_norm,
     "aten.addbmm.default": _addbmm,
     "aten.addmv.default": _addmv,
     "aten.addr.default": _addr,
@@ -333,6 +345,8 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split.Tensor": _split,
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
+    **GROUPED,
+    **RESAMPLED,
     **STATISTICS,
     **COUNTS,
     **STORES,

@@ -228,6 +228,8 @@ class _Recorder(TorchDispatchMode):
             if len(pieces) == 1 and all(piece.dtype is pieces[0].dtype for piece in args[0]):
                 found = memory_format(self.tape.on_fakes(func, args, kwargs)) or torch.contiguous_format
                 return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],), {"memory_format": found})
+            if 1 < len(pieces) < len(args[0]) and all(piece.dtype is pieces[0].dtype for piece in args[0]):
+                return self.__torch_dispatch__(func, (), (pieces, *args[1:]), kwargs)
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:
             raise RefusedByEagerError(refused, where=self.tape.location)

@@ -2,6 +2,7 @@
 
     out[n] = where(n == i[1], y[1], where(n == i[0], y[0], x[n]))         scatter, index_copy
     out[n] = where(n == i, x[n] + y, x[n])                                scatter_add, index_add
+    out[n] = y[last], or x[n] where there is none; last: max of all s with n == i[s]     index_put of several rows
 
 Each element of the result is compared with each index. So a few indices cost little beside the copy of what is stored into, in a
 kernel that what comes before and after joins; with many PyTorch's loop over what is stored is faster.
@@ -23,7 +24,7 @@ from weft.capture.sizes import symbolic
 FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
 _COUNTED = 4096
-"""So many comparisons at most take no longer than PyTorch's own histogram."""
+"""So many comparisons at most take no longer than PyTorch's own histogram, or its loop over rows that are put somewhere."""
 _FOREVER = 2**62
 """Stands for the end of a slice that ends where the dimension does, and whatever is larger."""
 _ROW = 8
@@ -189,6 +190,8 @@ def _index_put(
     ):
         return NotImplemented
     count = max((each.shape[0] for each in given if each.ndim), default=1)
+    if not accumulate and dims == [0] and not _few(count, FEW_ROWS):
+        return _last_of_each(tensor, given[0], values)
     if not _few(count, FEW_ROWS) or any(each.ndim and each.shape[0] not in (1, count) for each in given):
         return NotImplemented
     behind = tensor.ndim - dims[-1] - 1
@@ -207,6 +210,20 @@ def _index_put(
     parts = [part if part.ndim <= behind else _with_units(part, behind, len(dims) - 1) for part in parts]
     stored = zip(masks, parts, strict=True)
     return _combined(tensor, stored, "sum") if accumulate else _replaced(tensor, stored)
+
+
+def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> Any:
+    """Puts `values`, one for each index, along the first dimension: each place finds the last index that says it."""
+    size, count = tensor.shape[0], index.shape[0]
+    if symbolic(size) or symbolic(count) or not 0 < count * size <= _COUNTED:
+        return NotImplemented
+    if values.ndim != tensor.ndim or not statically_known_true(values.shape[0] == count):
+        return NotImplemented
+    index = checked(torch.where(index < 0, index + size, index).long(), size, 0)
+    said = index == torch.arange(size).unsqueeze(1)
+    last = torch.where(said, torch.arange(count), -1).amax(1)
+    found = values.index_select(0, last.clamp(min=0))
+    return torch.where((last >= 0).reshape(-1, *[1] * (tensor.ndim - 1)), found, tensor)
 
 
 def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
@@ -252,9 +269,13 @@ def _slice_scatter(
         return NotImplemented
     if symbolic(size) and (start or 0) < 0 and step > 1:  # where it begins decides which places it takes
         return NotImplemented
-    if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
-        return NotImplemented
     first, past = _bounds(size, start, end)
+    if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
+        if step != 1 or symbolic(size) or symbolic(count):
+            return NotImplemented
+        # Elements side by side are copied as runs, which joins know how to do.
+        parts = (tensor.narrow(dim, 0, first), src, tensor.narrow(dim, first + count, size - first - count))
+        return torch.cat([part for part in parts if part.shape[dim]], dim)
     number = torch.arange(size)
     place = number - first
     inside = place >= 0 if past is None else (place >= 0) & (number < past)

@@ -18,7 +18,7 @@ from weft.tensor.program import (
 )
 from weft.tensor.scalar import Arg, Lit, apply
 
-M, N, V, D, U = (Axis(n, Space(n.upper())) for n in "mnvdu")
+M, N, V, D, U, B = (Axis(n, Space(n.upper())) for n in "mnvdub")
 F32, I64 = DType.float32, DType.int64
 ADD, SUB = (apply(op, Arg(0), Arg(1)) for op in ("add", "sub"))
 
@@ -64,6 +64,28 @@ def multiplied(dtype: DType = F32) -> TensorProgram:
     return TensorProgram(inputs, nodes, ("o",))
 
 
+def experts(dtype: DType = F32) -> TensorProgram:
+    """Each row of x times the matrix of w that the row's index names."""
+    inputs = (Input("w", (V, D, N), dtype), Input("i", (M,), I64), Input("x", (M, D), dtype))
+    nodes = (
+        Lookup("r", (M, D, N), dtype, "w", (Use("i", (M,)), D, N)),
+        Contraction("o", (M, N), dtype.accumulator, Use("x", (M, D)), Use("r", (M, D, N)), (D,)),
+    )
+    return TensorProgram(inputs, nodes, ("o",))
+
+
+def pages(dtype: DType = F32) -> TensorProgram:
+    """Rows of x times those of a matrix each that two indices name, one of which says none now and then."""
+    inputs = (Input("w", (V, D, M, N), dtype), Input("i", (U,), I64), Input("x", (U, B, D), dtype))
+    shifted = Elementwise("j", (U,), I64, apply("sub", Arg(0), Lit(1)), (Use("i", (U,)),))
+    nodes = (
+        shifted,
+        Lookup("r", (U, D, N), dtype, "w", (Use("j", (U,)), D, Use("i", (U,)), N), masked=True),
+        Contraction("o", (U, B, N), dtype.accumulator, Use("x", (U, B, D)), Use("r", (U, D, N)), (D,)),
+    )
+    return TensorProgram(inputs, nodes, ("o",))
+
+
 def stored(dtype: DType = F32) -> TensorProgram:
     """Adds each row of x to the row of w that the index in i names: a sum of comparisons, and no element is looked up."""
     inputs = (Input("w", (V, D), dtype), Input("i", (M,), I64), Input("x", (M, D), dtype))
@@ -79,4 +101,12 @@ def stored(dtype: DType = F32) -> TensorProgram:
     return TensorProgram(inputs, nodes, ("o",))
 
 
-ALL = {"table": table, "elements": elements, "several": several, "multiplied": multiplied, "stored": stored}
+ALL = {
+    "table": table,
+    "elements": elements,
+    "several": several,
+    "multiplied": multiplied,
+    "experts": experts,
+    "pages": pages,
+    "stored": stored,
+}

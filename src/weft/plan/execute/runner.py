@@ -261,10 +261,10 @@ class _Text:
                 continue
             strides = self.variable()
             self.lines.append(f"{strides} = {source}.stride()")
-            steps: dict[str, list[str]] = {a.name: [] for a in view.axes}
+            steps: dict[Axis, list[str]] = {a: [] for a in view.axes}
             for dim, index in zip(view.dims, view.index, strict=True):
                 for axis, coefficient in index.terms:
-                    steps[axis.name].append(f"{coefficient} * {strides}[{dim}]")
+                    steps[axis].append(f"{coefficient} * {strides}[{dim}]")
             offsets = [
                 f"{strides}[{dim}] * ({index.offset}{f' + {source}.shape[{dim}] - 1' if index.from_end else ''})"
                 for dim, index in zip(view.dims, view.index, strict=True)

@@ -112,5 +112,6 @@ def space_name(number: int) -> str:
 
 
 def axis_of(space: Space, number: int) -> Axis:
-    """Makes the axis of `space` that is first seen after so many others: m, m1, m2 .."""
-    return Axis(space.name.lower() + (str(number) if number else ""), space)
+    """Makes the axis of `space` that is first seen after so many others: m, m1, m2 .., of X1 x1, x1_1, x1_2 .."""
+    parted = "_" if space.name[-1].isdigit() else ""  # the axis x11 is of the space X11
+    return Axis(space.name.lower() + (f"{parted}{number}" if number else ""), space)
