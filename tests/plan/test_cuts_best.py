@@ -355,8 +355,11 @@ class Measured(LibraryTimes):
 @pytest.mark.parametrize(
     ("library", "kernels", "count"), [(1e-3, 2e-3, 1), (2e-3, 1e-3, 0), (1e-9, None, 1), (1.0, None, 0)]
 )
-def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(library, kernels, count) -> None:
-    program, graph = captured(lambda x, w: torch.relu(x @ w), [torch.empty(512, 256), torch.empty(256, 512)])
+@pytest.mark.parametrize("function", [lambda x, w: torch.relu(x @ w), lambda x, w: x @ w], ids=["then more", "alone"])
+def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(
+    function, library, kernels, count
+) -> None:
+    program, graph = captured(function, [torch.empty(512, 256), torch.empty(256, 512)])
     known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
     regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
     assert len(regions) == 1

@@ -87,31 +87,30 @@ def _best(
         return parts[elements(part)[0]].call if part.bit_count() == 1 else None
 
     def own(part: Subset) -> float:
+        """Predicts the kernels of `part`; with a matmul, by as much slower as those of all parts were measured to be."""
         try:
-            return known.selection(joined[part]).work_seconds
+            seconds = known.selection(joined[part]).work_seconds
         except WeftError:  # no kernel for this part alone
             return inf
+        return seconds * slower(part)
 
     def slower(part: Subset) -> float:
-        """By how much kernels of `part` take longer than predicted: with a matmul, as those of all of them did."""
         return off if any(parts[i].call is not None for i in elements(part)) else 1.0
 
-    def least(part: Subset, region: Region) -> float:
+    def library(part: Subset) -> float:
         call = call_of_part(part)
         if call is None:
-            return known.least(region) * min(1.0, slower(part))
+            return inf
         seconds = times.of(call)
-        return _OF_FLOOR * known.least(region) if seconds is None else seconds / asked[call]
+        return _OF_FLOOR * known.least(joined[part]) if seconds is None else seconds / asked[call]
 
-    def price(part: Subset) -> float:
-        return own(part) * slower(part) if call_of_part(part) is None else bounds[part]
-
-    whole = subset_of(range(len(parts)))
+    off, whole = 1.0, subset_of(range(len(parts)))
     predicted = own(whole) if whole in joined else inf
-    off = 1.0 if measured is None or not 0.0 < predicted < inf else measured / predicted
-    bounds = {part: least(part, region) for part, region in joined.items()}
-    best, _ = cheapest(waits, bounds, price)
-    return [call for part in best if (call := call_of_part(part)) is not None]
+    if measured is not None and 0.0 < predicted < inf:
+        off = measured / predicted
+    bounds = {part: min(library(part), known.least(region) * min(1.0, slower(part))) for part, region in joined.items()}
+    best, _ = cheapest(waits, bounds, lambda part: min(library(part), own(part)))
+    return [call for part in best if (call := call_of_part(part)) is not None and library(part) < own(part)]
 
 
 def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:
