@@ -76,10 +76,17 @@ def test_every_operation_is_numpys(name, values):
     row = optable.row(name)
     if name in ("erf", "exp2", "expm1", "log", "log1p", "tanh", "sin", "cos", "sqrt") and values.dtype.kind == "b":
         pytest.skip("numpy's result is of 16 bits, and no program asks for it")
-    if name == "fma" or row.arity == 3:
-        args = [values[:, None], values[None, :], values[::-1][None, :]]
-    else:
-        args = [values[:, None], values[None, :]][: row.arity]
+
+    def operands(values):
+        return [values[:, None], values[None, :], values[::-1][None, :]][: row.arity]
+
+    args = operands(values)
+    with np.errstate(all="ignore"):
+        whole = row.meaning(*args).dtype.kind == "i"
+    if (
+        whole and values.dtype.kind == "f"
+    ):  # what becomes of others as integers is the machine's: a GPU takes the nearest one
+        args = operands(values[np.isfinite(values) & (np.abs(values) < 2.0**62)])
     function = 1 if name == "sqrt" else 0 if row.rounding in ("exact", "chooses", "steps", "rounds") else 8
     with np.errstate(all="ignore"):
         same(row.meaning(*map(held, args)), row.meaning(*args), function)
