@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import weft
 from weft.plan.measure import clock, trial
 from weft.plan.measure.clock import Timed, Timing
 from weft.plan.measure.measured import Measured
-from weft.plan.measure.spare import Spare
+from weft.plan.measure.spare import Spare, spare
 from weft.run.cache import CacheFolder
 
 
@@ -160,3 +161,29 @@ def test_a_measurement_in_doubt_is_made_again_by_other_processes_until_it_is_cle
     assert as_another_process(fn, x, noisy, monkeypatch) == (1, "PyTorch")
     assert as_another_process(fn, x, quiet, monkeypatch) == (1, "weft")
     assert as_another_process(fn, x, noisy, monkeypatch) == (0, "weft")
+
+
+def test_nobody_else_measures_on_the_gpu_during_a_trial(monkeypatch):
+    """But first calls, which may compile, keep no one waiting."""
+    device, did, times = torch.device("cuda", 1), [], {"weft": 1.0, "eager": 2.0}
+
+    @contextmanager
+    def alone_on(where):
+        did.append(f"alone on {where}")
+        yield True
+        did.append("no longer")
+
+    def on_a_gpu(candidates, where):
+        did.append("captured")
+        return [lambda each=each: times[each.listened()[0]] for each in candidates]
+
+    monkeypatch.setattr(clock, "gpu_of", lambda arguments: device)
+    monkeypatch.setattr(clock, "alone_on", alone_on)
+    monkeypatch.setattr(clock, "_on_a_gpu", on_a_gpu)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    given = spare((), ())
+    runs = [lambda name=name: did.append("called") or [name] for name in times]
+    found = clock.measure(clock.first_calls(runs, given), given)
+    assert found.timings == (Timing(1.0), Timing(2.0))
+    first = ["called", "called", "alone on cuda:1", "captured"]
+    assert (did[:4], did[-1]) == (first, "no longer")

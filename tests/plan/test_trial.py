@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -430,30 +429,6 @@ def test_products_of_products_are_not_taken_apart(cache):
     made, timed, _ = compiled_as_measured(attention, arguments, (1.0, 1.0, 0.1))
     assert timed == [2]
     assert made.plan.with_library is None
-
-
-def test_nobody_else_measures_on_the_gpu_during_a_trial(monkeypatch):
-    """But first calls, which may compile, keep no one waiting."""
-    device, did, times = torch.device("cuda", 1), [], {"weft": 1.0, "eager": 2.0}
-
-    @contextmanager
-    def alone_on(where):
-        did.append(f"alone on {where}")
-        yield True
-        did.append("no longer")
-
-    def on_a_gpu(candidates, where):
-        did.append("captured")
-        return [lambda each=each: times[each.listened()[0]] for each in candidates]
-
-    monkeypatch.setattr(clock, "gpu_of", lambda arguments: device)
-    monkeypatch.setattr(clock, "alone_on", alone_on)
-    monkeypatch.setattr(clock, "_on_a_gpu", on_a_gpu)
-    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
-    found = timed([lambda name=name: did.append("called") or [name] for name in times], spare((), ()))
-    assert found.timings == (Timing(1.0), Timing(2.0))
-    first = ["called", "called", "alone on cuda:1", "captured"]
-    assert (did[:4], did[-1]) == (first, "no longer")
 
 
 class Layer(torch.nn.Module):

@@ -1,0 +1,107 @@
+"""Which matmuls PyTorch's library is tried for, by its times and by those of kernels."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from testkit.plan.captured import captured
+from weft.lab.workloads import cpu as workloads
+from weft.plan.choose.cuts import Cuts
+from weft.plan.execute.library import for_the_library
+from weft.plan.execute.library_times import LibraryTimes, _lying_as
+from weft.plan.execute.regions import Regions
+from weft.plan.partition.partition import Region
+from weft.target import Target
+from weft.tensor.program import Contraction
+
+
+def outer_sums(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Sums of the rows of a large product of small matrices: written out it takes longer than it takes to be made."""
+    return torch.exp(x @ w).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "count"),
+    [
+        (workloads.layernorm_matmul, ((512, 1024), (1024, 1024)), 1),
+        (lambda x, w: x @ w, ((512, 256), (256, 512)), 1),
+        (outer_sums, ((4096, 4), (4, 4096)), 0),
+        (lambda x, w: torch.softmax(x @ w, -1) @ w.T, ((64, 32), (32, 48)), 0),
+    ],
+    ids=["after a norm", "alone", "never written", "read by a product"],
+)
+def test_products_are_tried_in_the_library_where_its_best_would_be_faster(function, shapes, count) -> None:
+    inputs = [torch.empty(shape) for shape in shapes]
+    program, graph = captured(function, inputs)
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    calls = for_the_library(graph, program, regions, known, LibraryTimes(), [None] * len(regions))
+    assert len(calls) == count
+    products = [n.name for n in graph.program.nodes if isinstance(n, Contraction)]
+    assert set(calls) <= {graph.made_by[name] for name in products}
+
+
+@dataclass
+class Measured(LibraryTimes):
+    """A library that takes so long for each call."""
+
+    seconds: float = 0.0
+
+    def of(self, number: int) -> float | None:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("library", "kernels", "count"), [(1e-3, 2e-3, 1), (2e-3, 1e-3, 0), (1e-9, None, 1), (1.0, None, 0)]
+)
+@pytest.mark.parametrize("function", [lambda x, w: torch.relu(x @ w), lambda x, w: x @ w], ids=["then more", "alone"])
+def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(
+    function, library, kernels, count
+) -> None:
+    program, graph = captured(function, [torch.empty(512, 256), torch.empty(256, 512)])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    assert len(regions) == 1
+    assert len(for_the_library(graph, program, regions, known, Measured(seconds=library), [kernels])) == count
+
+
+@pytest.mark.parametrize(("library", "count"), [(2e-3, 1), (4e-3, 0)])
+def test_a_product_whose_parts_are_kernels_is_the_library_s_where_it_makes_all_of_them_sooner(library, count) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, third = torch.addmm(b, x, w).split(64, -1)
+        return torch.relu(first), torch.sin(second), torch.cos(third)
+
+    program, graph = captured(function, [torch.empty(128, 64), torch.empty(64, 192), torch.empty(192)])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, Target("cuda", "90"))
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    assert sum(any(isinstance(n, Contraction) for n in region.program.nodes) for region in regions) == 3
+    found = for_the_library(graph, program, regions, known, Measured(seconds=library), [1e-3] * len(regions))
+    assert len(found) == count
+
+
+def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypatch) -> None:
+    """Here no GPU takes the time: what would be timed is run, and what it is called with is looked at."""
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def run(call, recording, device):
+        generator = torch.Generator(device)
+        seen.append(tuple(_lying_as(recording.fakes[slot.index], device, generator) for slot in call.reads()))
+        return 1.0
+
+    _, graph = captured(
+        lambda x, w, v: (x @ w.T, x @ v.T, x @ v), [torch.empty(8, 6), torch.empty(6, 6), torch.empty(6, 6)]
+    )
+    times = LibraryTimes(graph.recording, torch.device("cpu"))
+    monkeypatch.setattr(times, "_measured", run)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    calls = sorted({graph.made_by[n.name] for n in graph.program.nodes if isinstance(n, Contraction)})
+    assert [times.of(number) for number in calls] == [1.0, 1.0, 1.0]
+    assert [tuple(t.stride() for t in each) for each in seen] == [
+        ((6, 1), (1, 6)),
+        ((6, 1), (6, 1)),
+    ]  # the second is like the first
+    assert LibraryTimes(None, torch.device("cpu")).of(calls[0]) is None
