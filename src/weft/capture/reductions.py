@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
@@ -87,13 +89,16 @@ def _reducer(monoid: Monoid) -> Handler:
 
 
 def _test(monoid: Monoid) -> Handler:
-    """Tests whether any element, or every one, is not 0: the extremum of ones and zeros."""
+    """Tests whether any element, or every one, is not 0: the extremum of numbers above 0 and others, of which those that decide
+    nothing are the extremum's identity, so that blocks in which nothing decides can be left out.
+    """
+    true, false = (1.0, -inf) if monoid is Monoid.max else (inf, 0.0)
 
     def test(b: Builder, a: Arguments) -> Ref:
         ref = a.ref("self")
         if ref.dtype is not DType.bool:  # looked at in its own type: fp64 has numbers that fp32 takes for 0
             ref = b.elementwise(apply("ne", Arg(0), Lit(0)), (ref,), DType.bool, a.location)
-        ones = b.elementwise(apply("where", Arg(0), Lit(1.0), Lit(0.0)), (ref,), DType.float32, a.location)
+        ones = b.elementwise(apply("where", Arg(0), Lit(true), Lit(false)), (ref,), DType.float32, a.location)
         best = b.reduce(monoid, ones, a.dims("dim"), a.flag("keepdim"), None, a.location)
         made = b.elementwise(apply("gt", Arg(0), Lit(0.0)), (best,), DType.bool, a.location)
         return b.cast(made, a.dtype, None, a.location)
