@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, Any] = {
     "bilinear, corners": lambda x: functional.interpolate(x, size=(7, 33), mode="bilinear", align_corners=True),
     "bilinear, to one row": lambda x: functional.interpolate(x, size=(1, 5), mode="bilinear", align_corners=True),
     "bilinear, smaller": lambda x: functional.interpolate(x, scale_factor=0.7, mode="bilinear"),
-    "bilinear, as many rows": lambda x: functional.interpolate(x, size=(10, 5), mode="bilinear") + 1,
+    "bilinear, as many rows": lambda x: functional.interpolate(x, size=(10, 6), mode="bilinear") + 1,
     "bilinear, as many of both": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear") + 1,
     "bilinear, as many, corners": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear", align_corners=True) + 1,
     "by 41, which eager rounds": lambda x: functional.interpolate(x[0], scale_factor=41) + 1,

@@ -168,7 +168,8 @@ def _nearest(tensor: torch.Tensor, output_size: Any, *given: Any) -> Any:
         elif symbolic(old) or symbolic(size) or (scale is not None and size in (old, 2 * old)):
             return NotImplemented  # of as many elements, or twice, eager's kernels differ in whether the factor counts
         else:
-            at = np.floor(np.arange(size, dtype=np.float32) * _scale(old, size, scale)).astype(np.int64)
+            kind = np.float64 if tensor.dtype == torch.float64 and tensor.device.type == "cpu" else np.float32
+            at = np.floor(np.arange(size, dtype=kind) * _scale(old, size, scale, kind)).astype(np.int64)
             made = made.index_select(dim, torch.tensor(np.minimum(at, old - 1)))
     return made
 
@@ -181,7 +182,11 @@ def _times(old: Any, new: Any, scale: float | None) -> int | None:
         times = int(scale)
     else:
         return None
-    if not 1 <= times <= _TIMES or (scale is not None and scale != times) or not statically_known_true(old * times == new):
+    if (
+        not 1 <= times <= _TIMES
+        or (scale is not None and scale != times)
+        or not statically_known_true(old * times == new)
+    ):
         return None
     return times
 

@@ -224,7 +224,8 @@ def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tenso
     last = torch.where(said, torch.arange(count), -1).amax(1)
     found = values.index_select(0, last.clamp(min=0))
     kept = (last < 0).reshape(-1, *[1] * (tensor.ndim - 1))
-    return torch.where(kept, tensor, found)  # the first decides how the result lies in memory: as what is stored into does
+    # The first of them decides how the result lies in memory: as what is stored into does.
+    return torch.where(kept, tensor, found)
 
 
 def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
