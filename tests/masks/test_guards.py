@@ -20,6 +20,7 @@ from weft.block.program import BlockProgram, Broadcast, Graph, Map, sealed
 from weft.block.walk import maps
 from weft.errors import InvalidProgramError, ScheduleError
 from weft.masks import guard
+from weft.plan.targets.triton.masks import told_beforehand
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram
@@ -109,6 +110,21 @@ def test_a_launch_before_says_so_for_segments(name: str) -> None:
     assert any(m.guard is not None and m.range.segment is not None for m in maps(applied.graph))
     assert verify(program, applied).agrees
     assert verify(program, with_guards(applied, lambda g: replace(g, idle=True))).equal is False
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "told"), [("documents", 4096, 1), ("documents", 1 << 17, 0), ("weighted", 1 << 17, 1)]
+)
+def test_what_is_said_beforehand_takes_no_more_memory_than_there_is_for_a_mask(
+    name: str, length: int, told: int
+) -> None:
+    """A mask that two rows of integers make is in no memory, whatever their length is."""
+    guarded = canonical(guard(fused(MASKED[name][0]())))
+    first, *_ = maps(guarded.graph)
+    levels = {m.name: (Level(LevelPlace.grid if m is first else LevelPlace.loop, 64),) for m in maps(guarded.graph)}
+    sizes = {m.axis.space.name: length for m in maps(guarded.graph)}
+    wanted = Schedule(tuple((loop, LoopSchedule(each)) for loop, each in levels.items()))
+    assert len(told_beforehand(guarded, wanted, sizes).beforehand) == told
 
 
 def test_what_has_no_guard_is_not_found_out() -> None:

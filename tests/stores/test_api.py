@@ -61,6 +61,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "select_scatter": (lambda x, y: torch.select_scatter(x * 2, y, 1, -2), (X, torch.randn(7, 6))),
     "slice_scatter of one": (lambda x, y: torch.slice_scatter(x * 2, y, 1, 3, 4), (X, torch.randn(7, 1, 6))),
     "slice_scatter of all": (lambda x, y: torch.slice_scatter(x * 2, y * 3, 1), (X, torch.randn(7, 9, 6))),
+    "slice_scatter of rows that lie apart": (lambda x, y: torch.slice_scatter(x[0].T, y, 0, 1, 3), (X, torch.randn(2, 9))),
+    "index_put of rows that lie apart": (lambda x, i, y: x[0].T.index_put((i,), y), (X, ROWS - 4, torch.randn(5, 9))),
     "histc": (lambda x: torch.histc(x, 10, -1, 1.5), (X,)),
     "histc of integers": (lambda i: torch.histc(i.float(), bins=9, min=0, max=8), (EACH,)),
     "NaN and infinities stored": (lambda x, i, y: x.index_add(0, i, y), (X[0, :, 0], TWO, torch.tensor([NAN, -INF]))),
@@ -72,6 +74,29 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 def test_as_eager(name: str) -> None:
     function, args = FUNCTIONS[name]
     check(function, *args)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_slice_of_columns_that_lie_side_by_side_lies_as_eagers(step: int) -> None:
+    def stored(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.slice_scatter(x.T, y, 1, 1, 1 + 2 * step, step)
+
+    args = torch.randn(6, 9), torch.randn(9, 2)
+    found, wanted = weft.optimize(stored, args)(*args), stored(*args)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_what_has_no_elements_has_a_say_in_how_a_join_lies(layout: torch.memory_format) -> None:
+    def joined(x: torch.Tensor, none: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, none, x], 1)
+
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    args = x, torch.empty(2, 0, 4, 5).contiguous(memory_format=layout)
+    found, wanted = weft.optimize(joined, args)(*args), joined(*args)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
 
 
 @pytest.mark.parametrize("name", ["scatter", "index_copy", "index_put"])

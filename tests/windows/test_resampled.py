@@ -32,6 +32,10 @@ FUNCTIONS: dict[str, Any] = {
     "bilinear, corners": lambda x: functional.interpolate(x, size=(7, 33), mode="bilinear", align_corners=True),
     "bilinear, to one row": lambda x: functional.interpolate(x, size=(1, 5), mode="bilinear", align_corners=True),
     "bilinear, smaller": lambda x: functional.interpolate(x, scale_factor=0.7, mode="bilinear"),
+    "bilinear, as many rows": lambda x: functional.interpolate(x, size=(10, 6), mode="bilinear") + 1,
+    "bilinear, as many of both": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear") + 1,
+    "bilinear, as many, corners": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear", align_corners=True) + 1,
+    "by 41, which eager rounds": lambda x: functional.interpolate(x[0], scale_factor=41) + 1,
     "normalised weights": lambda x: norm(x, x[:1, :1, :1] * 2, 2),
     "normalised filters": lambda x: norm(x, x[:, :1, :1, :1] * 2, 0),
 }  # fmt: skip
@@ -89,3 +93,14 @@ def test_windows_of_other_sizes():
         for size in (9, 14, 5, 2):
             x = torch.randn(2, 3, size, size + 3)
             torch.testing.assert_close(fast(x), function(x))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("factor", [1.05, 2.05, 0.51])
+def test_factors_that_give_as_many_elements_or_twice_as_many(factor, mode):
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=(factor, 1.0), mode=mode) + 1
+
+    for dtype in (torch.float32, torch.float64):
+        x = X.to(dtype)
+        torch.testing.assert_close(weft.optimize(function, (x,), dynamic=False)(x), function(x))

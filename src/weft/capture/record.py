@@ -228,7 +228,11 @@ class _Recorder(TorchDispatchMode):
             if len(pieces) == 1 and all(piece.dtype is pieces[0].dtype for piece in args[0]):
                 found = memory_format(self.tape.on_fakes(func, args, kwargs)) or torch.contiguous_format
                 return self.__torch_dispatch__(_ATEN.clone.default, (), (pieces[0],), {"memory_format": found})
-            if 1 < len(pieces) < len(args[0]) and all(piece.dtype is pieces[0].dtype for piece in args[0]):
+            alike = 1 < len(pieces) < len(args[0]) and all(piece.dtype is pieces[0].dtype for piece in args[0])
+            formats = [
+                memory_format(self.tape.on_fakes(func, (p, *args[1:]), kwargs)) for p in (pieces, args[0]) if alike
+            ]
+            if alike and formats[0] is formats[1]:  # those without elements have a say in how the result lies in memory
                 return self.__torch_dispatch__(func, (), (pieces, *args[1:]), kwargs)
         refused = refused_by_eager(func, args, kwargs)
         if refused is not None:

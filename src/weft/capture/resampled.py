@@ -24,6 +24,8 @@ from weft.capture.statistics import widened
 
 _WINDOW = 9
 """So many elements of a window at most are read one by one, each a load of its own."""
+_TIMES = 40
+"""By whole factors up to this eager repeats each element as often; by some larger ones, 41 first, its places are rounded down."""
 
 
 def _each(value: Any, count: int, default: Sequence[int] = ()) -> list[int]:
@@ -135,9 +137,9 @@ def _inside(old: int, new: int, size: int, step: int, padding: int) -> np.ndarra
     return np.minimum(first + size, old) - np.maximum(first, 0)
 
 
-def _scale(old: int, new: int, given: float | None) -> np.float32:
-    """Returns how far apart elements of the result are in the tensor, as eager computes it."""
-    return np.float32(1.0 / given) if given is not None and given > 0 else np.float32(old) / np.float32(new)
+def _scale(old: int, new: int, given: float | None, kind: type[np.floating[Any]] = np.float32) -> Any:
+    """Returns how far apart elements of the result are in the tensor, as eager computes it in numbers of this kind."""
+    return kind(1.0 / given) if given is not None and given > 0 else kind(old) / kind(new)
 
 
 def _factors(tensor: torch.Tensor, given: Sequence[Any]) -> list[float | None]:
@@ -163,10 +165,11 @@ def _nearest(tensor: torch.Tensor, output_size: Any, *given: Any) -> Any:
         times = _times(old, size, scale)
         if times is not None:
             made = made if times == 1 else made.repeat_interleave(times, dim)
-        elif symbolic(old) or symbolic(size):
-            return NotImplemented
+        elif symbolic(old) or symbolic(size) or (scale is not None and size in (old, 2 * old)):
+            return NotImplemented  # of as many elements, or twice, eager's kernels differ in whether the factor counts
         else:
-            at = np.floor(np.arange(size, dtype=np.float32) * _scale(old, size, scale)).astype(np.int64)
+            kind = np.float64 if tensor.dtype == torch.float64 and tensor.device.type == "cpu" else np.float32
+            at = np.floor(np.arange(size, dtype=kind) * _scale(old, size, scale, kind)).astype(np.int64)
             made = made.index_select(dim, torch.tensor(np.minimum(at, old - 1)))
     return made
 
@@ -179,7 +182,11 @@ def _times(old: Any, new: Any, scale: float | None) -> int | None:
         times = int(scale)
     else:
         return None
-    if times < 1 or (scale is not None and scale != times) or not statically_known_true(old * times == new):
+    if (
+        not 1 <= times <= _TIMES
+        or (scale is not None and scale != times)
+        or not statically_known_true(old * times == new)
+    ):
         return None
     return times
 
@@ -190,11 +197,12 @@ def _bilinear(tensor: torch.Tensor, output_size: Any, align_corners: bool, *give
     sizes = _sizes(tensor, output_size, scales)
     if not tensor.is_floating_point() or any(map(symbolic, (*tensor.shape[2:], *sizes))):
         return NotImplemented
+    along = list(zip(tensor.shape[2:], sizes, scales, strict=True))
+    if not align_corners and any(old == new and scale not in (None, 1.0) for old, new, scale in along):
+        return NotImplemented  # some of eager's kernels copy then, others go by the factor
     wide = widened(tensor)
-    sides = [
-        _sides(int(old), int(new), scale, corners=align_corners)
-        for old, new, scale in zip(tensor.shape[2:], sizes, scales, strict=True)
-    ]
+    kind = np.float64 if wide.dtype == torch.float64 else np.float32
+    sides = [_sides(int(old), int(new), scale, kind, corners=align_corners) for old, new, scale in along]
     rows, columns = ([(torch.tensor(at), torch.tensor(share)) for at, share in side] for side in sides)
     rows = [(at.unsqueeze(1), share.unsqueeze(1)) for at, share in rows]
     parts = [wide[:, :, row, column] * (down * across) for (row, down), (column, across) in product(rows, columns)]
@@ -202,17 +210,18 @@ def _bilinear(tensor: torch.Tensor, output_size: Any, align_corners: bool, *give
 
 
 def _sides(
-    old: int, new: int, scale: float | None, *, corners: bool
-) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.float32]]]]:
-    """Lists for each element of the result the places before and after it, and the share of each."""
-    numbers = np.arange(new, dtype=np.float32)
+    old: int, new: int, scale: float | None, kind: type[np.floating[Any]], *, corners: bool
+) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, Any]]]:
+    """Lists for each element of the result the places before and after it, and the share of each; of as many elements, its own."""
+    numbers = np.arange(new, dtype=kind)
     if corners:
-        at = numbers * (np.float32(old - 1) / np.float32(new - 1) if new > 1 else np.float32(0))
+        at = numbers * (kind(old - 1) / kind(new - 1) if new > 1 else kind(0))
     else:
-        at = np.maximum(_scale(old, new, scale) * (numbers + np.float32(0.5)) - np.float32(0.5), np.float32(0))
+        at = np.maximum(_scale(old, new, scale, kind) * (numbers + kind(0.5)) - kind(0.5), kind(0))
     before = np.minimum(np.floor(at).astype(np.int64), old - 1)
-    share = np.clip(at - before.astype(np.float32), 0, 1).astype(np.float32)
-    return [(before, np.float32(1) - share), (np.minimum(before + 1, old - 1), share)]
+    after = before if old == new else np.minimum(before + 1, old - 1)
+    share = np.clip(at - before.astype(kind), 0, 1).astype(kind)
+    return [(before, kind(1) - share), (after, share)]
 
 
 RESAMPLED: dict[str, Callable[..., Any]] = {

@@ -17,7 +17,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
 from weft.capture.arguments import in_example
-from weft.capture.describe import dense
+from weft.capture.describe import dense, packed
 from weft.capture.picks import checked
 from weft.capture.sizes import symbolic
 
@@ -223,7 +223,9 @@ def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tenso
     said = index == torch.arange(size).unsqueeze(1)
     last = torch.where(said, torch.arange(count), -1).amax(1)
     found = values.index_select(0, last.clamp(min=0))
-    return torch.where((last >= 0).reshape(-1, *[1] * (tensor.ndim - 1)), found, tensor)
+    kept = (last < 0).reshape(-1, *[1] * (tensor.ndim - 1))
+    # The first of them decides how the result lies in memory: as what is stored into does.
+    return torch.where(kept, tensor, found)
 
 
 def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
@@ -271,7 +273,7 @@ def _slice_scatter(
         return NotImplemented
     first, past = _bounds(size, start, end)
     if same is None and (any(map(symbolic, (size, count, *row))) or torch.Size(row).numel() < _ROW):
-        if step != 1 or symbolic(size) or symbolic(count):
+        if step != 1 or symbolic(size) or symbolic(count) or not packed(tensor):
             return NotImplemented
         # Elements side by side are copied as runs, which joins know how to do.
         parts = (tensor.narrow(dim, 0, first), src, tensor.narrow(dim, first + count, size - first - count))
@@ -282,7 +284,7 @@ def _slice_scatter(
     if step > 1:
         inside, place = inside & (place % step == 0), torch.div(place, step, rounding_mode="floor")
     read = src.index_select(dim, place.clamp(0, count - 1)) if same is None else same
-    return torch.where(inside.reshape(-1, *[1] * behind), read, tensor)
+    return torch.where(~inside.reshape(-1, *[1] * behind), tensor, read)  # it lies in memory as `tensor` does
 
 
 def _bounds(size: Any, start: int | None, end: int | None) -> tuple[Any, Any]:

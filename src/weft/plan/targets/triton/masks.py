@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.block.program import BlockProgram, Map
-from weft.block.walk import maps
+from weft.block.walk import asked, maps
 from weft.schedule import LevelPlace, Schedule, summarizable
 
 # A launch more pays for loops that go over so many elements in all, in so many blocks each.
 _LEAST_ELEMENTS, _LEAST_BLOCKS = 1 << 21, 4
+# Answers lie as far apart as elements of the mask. One that is made of smaller tensors (`doc[i] == doc[j]`) is in no memory: theirs
+# may take so many bytes.
+_MOST_BYTES = 1 << 28
 
 
 def told_beforehand(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
@@ -32,6 +35,7 @@ def _is_long(program: BlockProgram, node: Map, schedule: Schedule, sizes: Mappin
         and length >= _LEAST_BLOCKS * levels[-1].size
         and math.prod(m.axis.space.size(sizes) for m in around) >= _LEAST_ELEMENTS
         and bool(along)
+        and (not asked(node)[0] or math.prod(m.axis.space.size(sizes) for m in along) <= _MOST_BYTES)
         and all(len(schedule.of(m.name).levels) == 1 for m in along if m is not node)
         and all(schedule.of(m.name).levels[-1].place is not LevelPlace.whole for m in along)
     )
