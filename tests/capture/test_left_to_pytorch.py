@@ -48,20 +48,20 @@ def test_line_within_a_called_function_and_a_module(weft):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.gate = nn.AvgPool1d(2)
+            self.gate = nn.AvgPool1d(12)
 
         def forward(self, x):
             y = inner(x) + 1
             return self.gate(y)
 
-    captured = weft.compare(Model(), torch.randn(4, 6))
+    captured = weft.compare(Model(), torch.randn(4, 36))
     first, second = captured.fallbacks
     assert first.location.line == line_of(inner, "logcumsumexp")
     assert second.location.line == line_of(Model.forward, "self.gate(y)")
 
 
 def test_module_without_a_line_of_its_own(weft):
-    captured = weft.compare(nn.Sequential(nn.ReLU(), nn.AvgPool1d(2)), torch.randn(4, 6))
+    captured = weft.compare(nn.Sequential(nn.ReLU(), nn.AvgPool1d(12)), torch.randn(4, 36))
     (fallback,) = captured.fallbacks
     assert fallback.operation == "aten.avg_pool1d"
     assert fallback.location is None or HERE not in fallback.location.file

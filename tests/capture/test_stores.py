@@ -92,6 +92,19 @@ def test_a_store_copies_nothing_and_is_no_view(weft):
     assert {f.operation for f in captured.fallbacks} == {"aten.empty_like", "aten.index_put"}
 
 
+@pytest.mark.parametrize(("rows", "left"), [(32, set()), (33, {"aten.index_put"})])
+def test_few_of_many_rows_are_put_by_pytorch(weft, rows, left):
+    """A kernel would read and write all of them."""
+
+    def put(x, index, y):
+        made = torch.relu(x)
+        made[index] = y * 2
+        return made
+
+    captured = weft.compare(put, torch.randn(rows, 3), torch.tensor([4, 1, 4, 0]), torch.randn(4, 3))
+    assert {f.operation for f in captured.fallbacks} == left
+
+
 def test_of_several_rows_in_one_place_the_last_stays(weft):
     """Up to so many indices that each place may be compared with all of them; rows may be named from the end."""
 

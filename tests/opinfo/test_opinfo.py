@@ -129,7 +129,8 @@ def test_page_is_what_the_tables_and_the_results_say() -> None:
 def test_operations_are_pytorchs_and_enough() -> None:
     names = [name for group in groups().values() for name in group]
     assert len(names) == len(set(names)) >= 150
-    unknown = [n for n in names if not hasattr(torch.ops.aten, n.removeprefix("aten."))]
+    from_others = ("transformers.grouped_mm_fallback",)  # that library's own name for aten._grouped_mm
+    unknown = [n for n in names if not hasattr(torch.ops.aten, n.removeprefix("aten.")) and n not in from_others]
     assert unknown == []
 
 

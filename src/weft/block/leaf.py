@@ -70,6 +70,11 @@ def source(node: Node, made: Mapping[Axis, Axis], name: str, is_unit: Callable[[
         case Extent(_, _, dtype, space):
             return block.Extent(name, space, dtype)
         case Iota(_, (axis,), _):
-            return Index(name, made[axis], is_unit(axis))
+            return indices(name, made[axis], is_unit(axis))
         case _:
             raise AssertionError(node.name)
+
+
+def indices(name: str, axis: Axis, unit: bool) -> Index:
+    """Return the indices along `axis`, which may have one element alone."""
+    return Index(name, axis, unit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from weft.block.copies import merging
 from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
-from weft.block.leaf import LoweredLeaf, access, carried, expression, looked_up, source
+from weft.block.leaf import LoweredLeaf, access, carried, expression, indices, looked_up, source
 from weft.block.loop_axes import LoopAxes, loop_axes
 from weft.block.program import (
     BlockNode,
@@ -24,7 +24,6 @@ from weft.block.program import (
     Feed,
     Final,
     Graph,
-    Index,
     Map,
     Pointwise,
     Prefix,
@@ -439,7 +438,7 @@ class _Lowering:
         dtype = self.program.values()[node.arg.value].dtype.accumulator
         along = None if unit else axis
         first = Rank("%s", "%p", "%0", "%i", ("", ""), along, rank, blocked, node.order, dtype, node.location)
-        state = State.of_ranking(first, Index("%i", axis, unit))
+        state = State.of_ranking(first, indices("%i", axis, unit))
         source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
         outputs = {places: state.components[int(places)].name for places in names}
 

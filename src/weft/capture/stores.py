@@ -25,6 +25,8 @@ FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
 _COUNTED = 4096
 """So many comparisons at most take no longer than PyTorch's own histogram, or its loop over rows that are put somewhere."""
+_WRITTEN = 8
+"""Rows are put somewhere in a kernel, which writes all rows, where they are at least one in so many."""
 _FOREVER = 2**62
 """Stands for the end of a slice that ends where the dimension does, and whatever is larger."""
 _ROW = 8
@@ -216,6 +218,8 @@ def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tenso
     """Puts `values`, one for each index, along the first dimension: each place finds the last index that says it."""
     size, count = tensor.shape[0], index.shape[0]
     if symbolic(size) or symbolic(count) or not 0 < count * size <= _COUNTED:
+        return NotImplemented
+    if count * _WRITTEN < size:  # all rows are read and written for a few of them
         return NotImplemented
     if values.ndim != tensor.ndim or not statically_known_true(values.shape[0] == count):
         return NotImplemented
