@@ -48,6 +48,7 @@ def check(function: Any, *args: torch.Tensor, **options: Any) -> weft.Program:
     return program
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("function", [transposed, experts, rows], ids=lambda f: f.__name__)
 def test_no_matrix_is_gathered(function, dtype):
@@ -60,6 +61,7 @@ def test_keys_and_values_that_are_looked_up_are_read_by_attention():
     check(attention, X, W, WHICH)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("ends", [(2, 2, 5), (0, 0, 0), (0, 3, 4), (5, 5, 5), (1, 2, 3)], ids=str)
 def test_groups_of_rows_are_one_kernel(ends, dtype):

@@ -87,6 +87,7 @@ def drawn(rows: int, columns: int, shape: tuple[int, ...] = (), dtype: torch.dty
     return [torch.randn(*shape, n, 16, dtype=dtype) for n in (rows, columns, columns)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("f", FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_mask(f: Callable[..., Tensor]) -> None:
     torch.manual_seed(0)
@@ -97,6 +98,7 @@ def test_every_mask(f: Callable[..., Tensor]) -> None:
         demand_as_eager(program, f, (q, k, v, mask(401, 1033).contiguous()))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("f", [filled, of_pytorch], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("shape", [(2, 1, 257, 701), (1, 3, 257, 701), (2, 3, 257, 701), (2, 1, 1, 701), (257, 1)])
 def test_masks_of_batches_heads_and_keys(f: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
@@ -126,6 +128,7 @@ def test_numbers_that_are_added(dtype: torch.dtype) -> None:
         demand_as_eager(program, f, (q, k, v, bias))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("length", [1, 2, 63, 255, 256, 257, 4099])
 def test_lengths(length: int) -> None:
     torch.manual_seed(0)

@@ -65,6 +65,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("references", ["numpy", "torch"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_kernel_never_serves(fault, references, monkeypatch, tmp_path):

@@ -119,6 +119,11 @@ def test_indices_are_numpys(index):
     same(held(values)[index], values[index])
 
 
+def test_arrays_of_indices_beside_a_step_backwards_are_refused():
+    with pytest.raises(NotImplementedError):
+        held(np.arange(24.0).reshape(4, 6))[np.array([2, 0]), ::-1]
+
+
 FUNCTIONS = {
     "sign": np.sign,
     "rint": np.rint,

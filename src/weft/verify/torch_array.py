@@ -185,7 +185,7 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return iter(np.asarray(self))
 
     def __getitem__(self, index: Any) -> TorchArray:
-        """Reads as numpy does, without masks; steps may be negative."""
+        """Reads as numpy does, without masks; steps may be negative, but beside arrays of indices (NotImplementedError)."""
         given = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
         rest = self.ndim - sum(1 for p in given if p is not None and p is not Ellipsis)
         every = [q for p in given for q in ((slice(None),) * rest if p is Ellipsis else (p,))]
@@ -194,6 +194,10 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         found = self.tensor[tuple(parts)]
         shown: list[Any] = [p for p in every if p is None or isinstance(p, slice)]
         turned = [d for d, p in enumerate(shown) if _backwards(p)]
+        if turned and any(np.ndim(p) for p in every if p is not None and not isinstance(p, slice)):
+            raise NotImplementedError(
+                "an array of indices beside a step backwards"
+            )  # then numpy works the references out
         return TorchArray(found.flip(turned) if turned else found)
 
     def uniform(self, rng: np.random.Generator) -> TorchArray:

@@ -42,7 +42,7 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
     applied = apply(program, Schedule(loops, beforehand=asking if beforehand else frozenset()), GRANULARITY)
     spaces = dict.fromkeys(s.name for s in MASKED[name][0]().spaces())
     along = {m.axis.space.name for m in maps(program.graph) if m.guard is not None}
-    sizes = {space: (303 if long else 37) if space in along else 11 - place for place, space in enumerate(spaces)}
+    sizes = {space: (143 if long else 37) if space in along else 11 - place for place, space in enumerate(spaces)}
     return Case(applied, sizes)
 
 
