@@ -238,21 +238,3 @@ def test_roundings_hardly_ever_need_numpy(monkeypatch, nowhere_else):
             assert all(isinstance(v, TorchArray) for v in getattr(case, name))
         for number in range(4):
             assert all(isinstance(v, TorchArray) for v in case.rounded(number))
-
-
-@pytest.mark.parametrize("most", [0, 3, 1 << 27])
-def test_cases_that_are_drawn_ahead_are_the_same_and_take_little_memory(monkeypatch, most):
-    sizes = sizes_of(SOFTMAX)
-    plain = list(cases(SOFTMAX, [], [sizes], 0))
-    made: list[int] = []
-    draw = judged.drawn
-
-    def noted(*arguments, **more):
-        made.append(0)
-        return draw(*arguments, **more)
-
-    monkeypatch.setattr(judged, "drawn", noted)
-    monkeypatch.setattr(judged, "_DRAWN_AHEAD", most * (1 + plain[0].inputs["x"].size))
-    for number, (case, wanted) in enumerate(zip(cases(SOFTMAX, [], [sizes], 0, device=HERE), plain, strict=True)):
-        assert len(made) <= number + 1 + most
-        np.testing.assert_array_equal(case.inputs["x"], wanted.inputs["x"])

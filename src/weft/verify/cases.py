@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -45,8 +44,6 @@ MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
 _OF_A_PRODUCT = 8
 # A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
 ON_DEVICE = 1 << 18
-# Elements of inputs that are drawn before they are asked for: a gigabyte.
-_DRAWN_AHEAD = 1 << 27
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
 # A size that is made smaller is no smaller than the first; where all that is left takes more operations than the second, than the
@@ -281,21 +278,8 @@ def cases(
     if device is None:
         yield from filter(None, map(made, range(len(wanted))))
     else:  # sizes of a binary's class are large, and their numbers take as long to draw as all that follows
-        elements = (sum(math.prod(a.space.size(of) for a in n.axes) for n in program.inputs) for of, _ in wanted)
-        most = _DRAWN_AHEAD // (1 + max(elements, default=0))
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            yield from filter(None, _in_turn(pool, made, len(wanted), most))
-
-
-def _in_turn(pool: Executor, made: Callable[[int], Case | None], count: int, most: int) -> Iterator[Case | None]:
-    """Yields what `made` makes of the first `count` numbers, in order, at most so many more being made meanwhile."""
-    waiting: deque[Future[Case | None]] = deque()
-    for number in range(count):
-        waiting.append(pool.submit(made, number))
-        if len(waiting) > most:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+            yield from filter(None, pool.map(made, range(len(wanted))))
 
 
 def _with_indices(
