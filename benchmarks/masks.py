@@ -58,7 +58,7 @@ def masks(n: int) -> dict[str, Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attention written out."""
+    """Compute attention, written out."""
     scores = q @ k.transpose(-1, -2) / WIDTH**0.5
     return torch.softmax(scores.masked_fill(~mask, -math.inf), -1) @ v
 

@@ -80,7 +80,7 @@ def test_rows_are_moved_by_a_lookup(weft):
 
 
 def test_a_store_copies_nothing_and_is_no_view(weft):
-    """What PyTorch stores is told, though its result lies where what is stored into did."""
+    """Lists what PyTorch stores, though its result lies where what is stored into did."""
 
     def inverse(order):
         made = torch.empty_like(order)

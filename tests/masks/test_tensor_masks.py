@@ -43,7 +43,7 @@ def means(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 
 def of_pytorch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """PyTorch's own, which gives 0 for rows without a key: each row is asked whether it has one."""
+    """Calls PyTorch's own, which gives 0 for rows without a key: each row is asked whether it has one."""
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 

@@ -19,7 +19,7 @@ F32 = DType.float32
 
 
 def layers(count: int, pick: bool = False) -> TensorProgram:
-    """As many equal layers, each with weights of its own: a matmul, a function, and a division by a mean."""
+    """Makes as many equal layers, each with weights of its own: a matmul, a function, and a division by a mean."""
     b = Builder()
     x = b.input("x", (6, 4), F32)
     for number in range(count):
@@ -58,7 +58,7 @@ def test_more_equal_layers_are_compared_no_more_often(compared):
 
 
 def heads(count: int) -> TensorProgram:
-    """As many equal layers, each of which splits its columns into heads: sizes of each follow from those of others."""
+    """Makes as many equal layers, each of which splits its columns into heads: sizes of each follow from those of others."""
     b = Builder()
     x = b.input("x", (6, 8), F32)
     for number in range(count):

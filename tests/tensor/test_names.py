@@ -15,7 +15,7 @@ def test_no_two_axes_have_one_name() -> None:
 
 
 def test_views_of_a_program_with_many_sizes() -> None:
-    """Of more than twenty sizes: the eleventh axis of one and the first of another were one to what makes the view."""
+    """Has more than twenty sizes: the eleventh axis of one and the first of another were one to what makes the view."""
 
     def parts(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         *rest, last = tensors

@@ -448,7 +448,7 @@ def test_long_chains_and_shared_terms_take_no_time():
         return [w.each(DIV, e, w.sum(e))]
 
     def deep_in_rows(w: Writer) -> list[Ref]:
-        """The same of what is a number for each row."""
+        """Does the same with what is a number for each row."""
         c = w.max(w.x)
         for _ in range(60):
             c = w.each(ADD, w.each(apply("neg", Arg(0)), c), w.each(apply("mul", Arg(0), Lit(2.0)), c))

@@ -50,27 +50,27 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def array(self) -> Array:
-        """The same, as what numpy's functions take."""
+        """Returns the same, as what numpy's functions take."""
         return cast("Array", self)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The element type, as numpy calls it."""
+        """Returns the element type, as numpy calls it."""
         return _NAMES[self.tensor.dtype]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes."""
+        """Returns the sizes."""
         return tuple(self.tensor.shape)
 
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """Counts the dimensions."""
         return self.tensor.ndim
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Counts the elements."""
         return self.tensor.numel()
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:

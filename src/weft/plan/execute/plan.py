@@ -193,7 +193,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     fresh = Regions(known.layouts, known.target, constant=known.constant)  # without what is not needed any more
     times = LibraryTimes(captured.recording, known.device)
     seconds = [region.measured_seconds for region in regions]
-    with_library = functools.partial(_with_library, captured, program, cut, fresh, times, seconds) if matmuls else None
+    worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
+    with_library = functools.partial(_with_library, captured, worth_it) if matmuls else None
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
@@ -218,16 +219,9 @@ def running(
     return guarded(captured, run, eager)
 
 
-def _with_library(
-    captured: Captured,
-    program: TensorProgram,
-    regions: Sequence[Region],
-    known: Regions,
-    times: LibraryTimes,
-    measured: Sequence[float | None],
-) -> Captured | None:
+def _with_library(captured: Captured, worth_it: Callable[[], Sequence[int]]) -> Captured | None:
     """Capture the graph again with the matmuls left to PyTorch's library that are worth a trial; None where none are."""
-    calls = for_the_library(captured, program, regions, known, times, measured)
+    calls = worth_it()
     return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
