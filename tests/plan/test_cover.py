@@ -214,6 +214,35 @@ def test_of_equal_cuts_the_one_with_fewer_kernels_is_taken() -> None:
     assert cheapest(waits, bounds, bounds.__getitem__) == ((0b11111,), 5.0)
 
 
+def test_what_is_asked_for_when_prices_fail_is_told_ahead() -> None:
+    """All parts of several elements have no price: the search goes through them one by one, but hears of most of them before."""
+    waits, alone = chain(5), 4.0
+    bounds = {p: alone if p.bit_count() == 1 else 3.0 for own in convex_parts(waits, lambda _: True) for p in own}
+    told: list[tuple[Subset, ...]] = []
+    asked: list[Subset] = []
+
+    def price(part: Subset) -> float:
+        asked.append(part)
+        return alone if part.bit_count() == 1 else inf
+
+    found = cheapest(waits, bounds, price, lambda parts: told.append(tuple(parts)))
+    assert found == cheapest(waits, bounds, lambda part: alone if part.bit_count() == 1 else inf)
+    several = [part for part in asked if part.bit_count() > 1]
+    assert len(several) == 10  # all stretches of 2 to 5 elements
+    assert told == [tuple(several)]  # in the order in which they are asked for
+
+
+def test_what_is_told_ahead_changes_no_cut() -> None:
+    """Prices that are finite: what was told is not always asked for, and the cut is the cheapest all the same."""
+    for seed in range(30):
+        drawn = random.Random(seed)
+        waits = chain(6)
+        bounds = {p: drawn.random() for own in convex_parts(waits, lambda _: True) for p in own}
+        prices = {p: inf if drawn.random() < 0.3 else bound + drawn.random() for p, bound in bounds.items()}
+        prices |= {1 << i: 3.0 for i in range(6)}
+        assert cheapest(waits, bounds, prices.__getitem__, lambda _: None) == cheapest(waits, bounds, prices.__getitem__)
+
+
 def test_a_graph_that_nothing_covers_is_an_error() -> None:
     with pytest.raises(ValueError, match="finite"):
         cheapest(chain(2), {1: 1.0, 2: 1.0}, lambda _: inf)

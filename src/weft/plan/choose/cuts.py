@@ -68,8 +68,11 @@ class Prices(Protocol):
         """Selects kernels for `region` at the example's sizes; raises where there are none. This may take seconds."""
         ...
 
-    def foreseen(self, regions: Iterable[Region]) -> bool:
-        """Hears of regions most of which will be asked for; returns whether selections for them were made at once."""
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
+        """Hears of regions most of which will be asked for; returns whether selections for them were made at once.
+
+        doubtful: few of them are expected to be chosen.
+        """
         ...
 
     def form(self, region: Region) -> Hashable:
@@ -245,6 +248,7 @@ class _Graph:
         # For each atom, the regions that it is a part of, each with all the atoms that are.
         self.inside = [[(r, wholes[r]) for r in atom.inside if r in convex] for atom in atoms]
         self.made: dict[Subset, Region] = {}
+        self.at_once = False  # whether selections are made side by side
         self.parts = [part for parts in convex_parts(self.waits, self._possible) for part in parts]
 
     def best(self) -> tuple[Task, ...]:
@@ -252,7 +256,7 @@ class _Graph:
         where all of them are found at once.
         """
         found_in, prices = list(stretches(len(self.atoms), self.parts)), self.cuts.prices
-        at_once = prices.foreseen(self._lone()) and prices.foreseen(self._thinkable())
+        at_once = self.at_once = prices.foreseen(self._lone()) and prices.foreseen(self._thinkable())
         found: list[Task] = []
         known: dict[Hashable, tuple[Subset, ...]] = {}
         for batch in (found_in,) if at_once else ([stretch] for stretch in found_in):
@@ -311,7 +315,12 @@ class _Graph:
         inner = subset_of(range(first, end))
         waits = Waits(tuple((before & inner) >> first for before in self.waits.before[first:end]))
         bounds = {part >> first: self._bound(part) for part in self.parts if not part & ~inner}
-        found, _ = cheapest(waits, bounds, lambda part: self._price(part << first))
+
+        def ahead(parts: Sequence[Subset]) -> None:
+            stages = (self._stage(part << first) for part in parts)
+            self.cuts.prices.foreseen((stage for stage in stages if isinstance(stage, Region)), doubtful=True)
+
+        found, _ = cheapest(waits, bounds, lambda part: self._price(part << first), ahead if self.at_once else None)
         return found
 
     def _possible(self, part: Subset) -> bool:

@@ -156,9 +156,11 @@ class Regions:
             raise found
         return found
 
-    def foreseen(self, regions: Iterable[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         """Selects for regions most of which will be asked for, side by side, where there are processors for that; returns
         whether there are.
+
+        doubtful: few of them are expected to be chosen.
         """
         if not are_side_by_side():
             return False
@@ -168,7 +170,7 @@ class Regions:
                 prepared = self._like(region)
                 if prepared.form not in self._selected:
                     new.setdefault(prepared.form, prepared)
-        select_side_by_side(tuple(new.values()))
+        select_side_by_side(tuple(new.values()), doubtful=doubtful)
         return True
 
     def settled(self, regions: Sequence[Region]) -> None:

@@ -222,12 +222,15 @@ def _workers() -> int:
     return min(processors() - 1, _MOST_WORKERS)
 
 
-def select_side_by_side(regions: Sequence[Prepared]) -> None:
-    """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left."""
+def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) -> None:
+    """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left.
+
+    doubtful: few of them are expected to be chosen.
+    """
     keys = [_key_of(each) for each in regions]
     new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
-    closely = len(new) <= _workers()
+    closely = len(new) <= _workers() and not doubtful
     tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
     for (_, key), found in zip(new, spread(tasks, _workers(), _SPREAD_SECONDS), strict=True):
         if found is not None:

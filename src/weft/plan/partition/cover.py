@@ -8,7 +8,8 @@ found is the cheapest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -22,6 +23,8 @@ Subset: TypeAlias = int
 _REACHES = (8, 4, 3, 2, 1)
 # Parts that begin with one element, and down-sets of a graph, that are looked at.
 MOST_PARTS, MOST_STATES = 192, 2000
+# Parts whose prices may be found side by side, ahead of when they are asked for.
+_AHEAD = 15
 
 
 def elements(part: Subset) -> tuple[int, ...]:
@@ -210,7 +213,10 @@ def _moves_within(waits: Waits, parts: Sequence[Subset], most: int, limit: int |
 
 
 def cheapest(
-    waits: Waits, bounds: Mapping[Subset, float], price: Callable[[Subset], float]
+    waits: Waits,
+    bounds: Mapping[Subset, float],
+    price: Callable[[Subset], float],
+    ahead: Callable[[Sequence[Subset]], None] | None = None,
 ) -> tuple[tuple[Subset, ...], float]:
     """Cut a graph into the parts whose prices have the least sum; returned in the order in which they run, with that sum.
 
@@ -222,21 +228,45 @@ def cheapest(
         waits: of the graph.
         bounds: for each part that may be one, a number that its price is not below. What is not there may not.
         price: of a part, `inf` where it is none after all; asked for once each, in order of need.
+        ahead: hears of parts of several elements whose prices will be asked for if those before them turn out to be `inf`. It may
+            find these prices side by side.
 
     Raises:
         ValueError: there is no cut of a finite price.
     """
-    moves, priced = _moves(waits, tuple(bounds)), set[Subset]()
+    moves, priced, told = _moves(waits, tuple(bounds)), set[int](), set[int]()
     costs = [bounds[part] for part in moves.parts]
     while True:
         path, total = _best(moves, costs)
-        open_ones = [number for number in path if moves.parts[number] not in priced]
-        if not open_ones:
+        heaviest = _heaviest(path, costs, priced)
+        if heaviest is None:
             return tuple(moves.parts[number] for number in path), total
-        # What weighs most is likeliest to turn out so expensive that the rest of this path is never asked for.
-        heaviest = max(open_ones, key=costs.__getitem__)
-        priced.add(moves.parts[heaviest])
+        if ahead is not None and heaviest not in told and moves.parts[heaviest].bit_count() > 1:
+            following = _following(moves, costs, priced)
+            told.update(following)
+            ahead(tuple(moves.parts[number] for number in following))
+        priced.add(heaviest)
         costs[heaviest] = price(moves.parts[heaviest])
+
+
+def _heaviest(path: Sequence[int], costs: Sequence[float], priced: Collection[int]) -> int | None:
+    """Find what weighs most on `path` of what is not priced: likeliest to be so expensive that the rest is never asked for."""
+    return max((number for number in path if number not in priced), key=costs.__getitem__, default=None)
+
+
+def _following(moves: _Moves, costs: Sequence[float], priced: Collection[int]) -> list[int]:
+    """List the parts of several elements that will be asked for, in order, if none of them has a finite price."""
+    costs, priced, found = list(costs), set(priced), list[int]()
+    with suppress(ValueError):  # no cut of a finite price is left
+        while len(found) < _AHEAD:
+            number = _heaviest(_best(moves, costs)[0], costs, priced)
+            if number is None:
+                break
+            priced.add(number)
+            if moves.parts[number].bit_count() > 1:
+                found.append(number)
+                costs[number] = inf
+    return found
 
 
 def _best(moves: _Moves, costs: Sequence[float]) -> tuple[tuple[int, ...], float]:
