@@ -214,8 +214,9 @@ def test_of_equal_cuts_the_one_with_fewer_kernels_is_taken() -> None:
     assert cheapest(waits, bounds, bounds.__getitem__) == ((0b11111,), 5.0)
 
 
-def test_what_is_asked_for_when_prices_fail_is_told_ahead() -> None:
-    """All parts of several elements have no price: the search goes through them one by one, but hears of most of them before."""
+def test_what_is_asked_for_when_prices_fail_is_told_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts of several elements have no price: the search goes through them one by one, but tells of them after the first."""
+    monkeypatch.setattr(cover, "_LONG", -1.0)
     waits, alone = chain(5), 4.0
     bounds = {p: alone if p.bit_count() == 1 else 3.0 for own in convex_parts(waits, lambda _: True) for p in own}
     told: list[tuple[Subset, ...]] = []
@@ -232,15 +233,24 @@ def test_what_is_asked_for_when_prices_fail_is_told_ahead() -> None:
     assert told == [tuple(several)]  # in the order in which they are asked for
 
 
-def test_what_is_told_ahead_changes_no_cut() -> None:
+def test_what_is_told_ahead_changes_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that are finite: what was told is not always asked for, and the cut is the cheapest all the same."""
+    monkeypatch.setattr(cover, "_LONG", -1.0)
     for seed in range(30):
         drawn = random.Random(seed)
         waits = chain(6)
         bounds = {p: drawn.random() for own in convex_parts(waits, lambda _: True) for p in own}
         prices = {p: inf if drawn.random() < 0.3 else bound + drawn.random() for p, bound in bounds.items()}
         prices |= {1 << i: 3.0 for i in range(6)}
-        assert cheapest(waits, bounds, prices.__getitem__, lambda _: None) == cheapest(waits, bounds, prices.__getitem__)
+        found = cheapest(waits, bounds, prices.__getitem__, lambda _: None)
+        assert found == cheapest(waits, bounds, prices.__getitem__)
+
+
+def test_prices_that_are_quickly_found_are_not_told_ahead() -> None:
+    told: list[object] = []
+    bounds = {p: 1.0 for own in convex_parts(chain(5), lambda _: True) for p in own}
+    cheapest(chain(5), bounds, lambda part: 1.0 if part.bit_count() == 1 else inf, told.append)
+    assert not told
 
 
 def test_a_graph_that_nothing_covers_is_an_error() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
+from typing import TypeAlias
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
@@ -132,9 +133,16 @@ class Breakdown:
     stages: int
 
 
+_Setting: TypeAlias = tuple[str, int, int]
+"""A chip's name, warps and stages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one launch of an applied program does, whatever its warps and stages; `merges`: it merges segments."""
+    """What one launch of an applied program does, whatever its warps and stages; `merges`: it merges segments.
+
+    What it takes with these is worked out once: the same launch is asked about for each schedule that differs in others.
+    """
 
     work: ThreadBlockWork
     counted: Traffic
@@ -142,9 +150,24 @@ class Launch:
     _moved: dict[tuple[float, int], DeviceBytes] = field(
         default_factory=dict[tuple[float, int], DeviceBytes], repr=False, compare=False
     )
+    _costs: dict[_Setting, Cost] = field(default_factory=dict["_Setting", Cost], repr=False, compare=False)
+    _needs: dict[_Setting, Resources] = field(default_factory=dict["_Setting", Resources], repr=False, compare=False)
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         """Estimates the cost on `chip`."""
+        key = chip.name, warps, stages
+        if key not in self._costs:
+            self._costs[key] = self._cost(chip, warps, stages)
+        return self._costs[key]
+
+    def resources(self, chip: Gpu, warps: int, stages: int) -> Resources:
+        """Estimates what it takes of `chip`."""
+        key = chip.name, warps, stages
+        if key not in self._needs:
+            self._needs[key] = resources_of(self.work, chip, warps, stages)
+        return self._needs[key]
+
+    def _cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         counted = self.counted
         _, bounds, moved = _bounded(self, chip, warps, stages)
         read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
@@ -186,11 +209,11 @@ class Launch:
 
     def unfit(self, chip: Gpu, warps: int, stages: int) -> str | None:
         """Says why the launch does not fit `chip`; None where it does."""
-        return unfit(resources_of(self.work, chip, warps, stages), chip)
+        return unfit(self.resources(chip, warps, stages), chip)
 
     def excess(self, chip: Gpu, warps: int, stages: int) -> float:
         """Returns what the launch takes as a share of what `chip` has, of what it is shortest of: above 1 where it does not fit."""
-        return excess(resources_of(self.work, chip, warps, stages), chip)
+        return excess(self.resources(chip, warps, stages), chip)
 
 
 def launches_of(
@@ -209,7 +232,7 @@ def _bounded(launch: Launch, chip: Gpu, warps: int, stages: int) -> tuple[_Model
     matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
     vectors = (sum(counted.flops.values()) - sum(counted.matrix_flops.values())) / chip.vector_flops
     asked, shares = moved_bytes(work, counted)
-    found = resources_of(work, chip, warps, stages)
+    found = launch.resources(chip, warps, stages)
     moved = launch.device_bytes(chip, found.resident)
     first = min(1.0, moved.total / max(1, sum(asked.values())))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)

@@ -8,6 +8,7 @@ found is the cheapest.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ Subset: TypeAlias = int
 _REACHES = (8, 4, 3, 2, 1)
 # Parts that begin with one element, and down-sets of a graph, that are looked at.
 MOST_PARTS, MOST_STATES = 192, 2000
-# Parts whose prices may be found side by side, ahead of when they are asked for.
-_AHEAD = 15
+# Parts whose prices may be found side by side, ahead of when they are asked for; where one takes longer than so many seconds:
+# a process for it takes 0.05 to begin with.
+_AHEAD, _LONG = 15, 0.1
 
 
 def elements(part: Subset) -> tuple[int, ...]:
@@ -228,25 +230,28 @@ def cheapest(
         waits: of the graph.
         bounds: for each part that may be one, a number that its price is not below. What is not there may not.
         price: of a part, `inf` where it is none after all; asked for once each, in order of need.
-        ahead: hears of parts of several elements whose prices will be asked for if those before them turn out to be `inf`. It may
-            find these prices side by side.
+        ahead: hears of parts of several elements whose prices will be asked for if those before them turn out to be `inf`, where
+            these take long. It may find them side by side.
 
     Raises:
         ValueError: there is no cut of a finite price.
     """
     moves, priced, told = _moves(waits, tuple(bounds)), set[int](), set[int]()
     costs = [bounds[part] for part in moves.parts]
+    took = 0.0  # seconds of the last price
     while True:
         path, total = _best(moves, costs)
         heaviest = _heaviest(path, costs, priced)
         if heaviest is None:
             return tuple(moves.parts[number] for number in path), total
-        if ahead is not None and heaviest not in told and moves.parts[heaviest].bit_count() > 1:
+        if ahead is not None and took > _LONG and heaviest not in told and moves.parts[heaviest].bit_count() > 1:
             following = _following(moves, costs, priced)
             told.update(following)
             ahead(tuple(moves.parts[number] for number in following))
         priced.add(heaviest)
+        begun = time.perf_counter()
         costs[heaviest] = price(moves.parts[heaviest])
+        took = time.perf_counter() - begun
 
 
 def _heaviest(path: Sequence[int], costs: Sequence[float], priced: Collection[int]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from weft.block.program import BlockProgram
@@ -90,12 +91,10 @@ class GpuWays:
         return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
-        known, chip = self._parts(), gpu(self.chain.target)
-        every = tuple(choices(known, self.fused, self.sizes, chip))
-        self._demand_hope(known, every, chip)
+        known, chip = self._known, gpu(self.chain.target)
         found: list[Way] = []
         refused: str | None = None
-        for blocks in _spread(self._different(known, every), min(count, _NESTS) if known.nested else count):
+        for blocks in _spread(self._different, min(count, _NESTS) if known.nested else count):
             applied = self._placed(known, blocks)
             if isinstance(applied, str):
                 refused = refused or applied
@@ -115,7 +114,8 @@ class GpuWays:
             raise UnsupportedError(refused or "no schedule fits this GPU")
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
 
-    def _parts(self) -> Parts:
+    @cached_property
+    def _known(self) -> Parts:
         return parts(self.fused, self.sizes, self.innermost)
 
     def _demand_hope(self, known: Parts, every: Sequence[Blocks], chip: Gpu) -> None:
@@ -138,13 +138,18 @@ class GpuWays:
             self._made[plain] = self._applied(known, plain)
         return self._made[plain]
 
-    def _different(self, known: Parts, every: Sequence[Blocks]) -> tuple[Blocks, ...]:
-        """Returns sizes that give different schedules; of those that give the same one, those with the fewest lanes:
-        warps go by these.
+    @cached_property
+    def _different(self) -> tuple[Blocks, ...]:
+        """Sizes that give different schedules; of those that give the same one, those with the fewest lanes: warps go by these.
+
+        Raises UnsupportedError where none of them fits.
         """
+        chip = gpu(self.chain.target)
+        every = tuple(choices(self._known, self.fused, self.sizes, chip))
+        self._demand_hope(self._known, every, chip)
         found: dict[Schedule, Blocks] = {}
         for blocks in every:
-            wanted = schedule(self.fused, known, replace(blocks, warps=4, stages=1), self.sizes)
+            wanted = schedule(self.fused, self._known, replace(blocks, warps=4, stages=1), self.sizes)
             found[wanted] = min(found.get(wanted, blocks), blocks, key=lambda b: b.lanes or math.inf)
         return tuple(found.values())
 
