@@ -69,6 +69,22 @@ def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(
     assert len(for_the_library(graph, program, regions, known, Measured(seconds=library), [kernels])) == count
 
 
+@pytest.mark.parametrize(("saved", "count"), [(0.01, 0), (0.05, 1)])
+def test_a_plan_that_saves_next_to_nothing_of_all_kernels_is_not_made(saved, count) -> None:
+    """Two regions; the second one, which multiplies nothing, takes most of the time."""
+    program, graph = captured(
+        lambda x, w, y: (x @ w, torch.softmax(y, -1)),
+        [torch.empty(512, 256), torch.empty(256, 512), torch.empty(64, 64)],
+    )
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs})
+    regions = [s for s in Cuts(program, known).stages() if isinstance(s, Region)]
+    product, other = 2e-3, 8e-3
+    seconds = [product if any(isinstance(n, Contraction) for n in r.program.nodes) else other for r in regions]
+    assert sorted(seconds) == [product, other]
+    library = Measured(seconds=product - saved * (product + other))
+    assert len(for_the_library(graph, program, regions, known, library, seconds)) == count
+
+
 @pytest.mark.parametrize(("library", "count"), [(2e-3, 1), (4e-3, 0)])
 def test_a_product_whose_parts_are_kernels_is_the_library_s_where_it_makes_all_of_them_sooner(library, count) -> None:
     def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:

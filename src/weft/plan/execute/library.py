@@ -23,6 +23,9 @@ from weft.tensor.program import Node, TensorProgram, uses
 
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
+# The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes about as
+# long to make as the first one, and less than this no trial can tell from noise.
+_WORTH = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,14 @@ def for_the_library(
             found.append((parts, seconds))
     # The parts that a call's result is split into may be kernels of their own; left to the library, the call makes all of them.
     asked = Counter(call for parts, _ in found for call in {part.call for part in parts} if call is not None)
-    wanted = Counter(
-        call for parts, seconds in found for call in set(_best(program, parts, known, times, asked, seconds))
-    )
+    wanted, saved = Counter[int](), 0.0
+    for parts, seconds in found:
+        calls, less = _best(program, parts, known, times, asked, seconds)
+        wanted.update(set(calls))
+        saved += less
+    whole = sum(filter(None, measured))
+    if saved < _WORTH * whole:
+        return []
     return [call for call, count in wanted.items() if count == asked[call]]
 
 
@@ -73,8 +81,9 @@ def _best(
     times: LibraryTimes,
     asked: Mapping[int, int],
     measured: float | None,
-) -> list[int]:
-    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long.
+) -> tuple[list[int], float]:
+    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long, and the
+    seconds that this is predicted to save.
 
     `asked`: how many regions each call has a part in, which share its seconds.
     """
@@ -109,8 +118,9 @@ def _best(
     if measured is not None and 0.0 < predicted < inf:
         off = measured / predicted
     bounds = {part: min(library(part), known.least(region) * min(1.0, slower(part))) for part, region in joined.items()}
-    best, _ = cheapest(waits, bounds, lambda part: min(library(part), own(part)))
-    return [call for part in best if (call := call_of_part(part)) is not None and library(part) < own(part)]
+    best, seconds = cheapest(waits, bounds, lambda part: min(library(part), own(part)))
+    calls = [call for part in best if (call := call_of_part(part)) is not None and library(part) < own(part)]
+    return calls, max(0.0, predicted * off - seconds)
 
 
 def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:
