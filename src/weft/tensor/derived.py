@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.tensor.axes import Space
@@ -42,3 +43,41 @@ class Derived:
         """The rule from `space` to `source`, where it has a number of elements for each of the source's."""
         whole = (self.start, self.stop, self.step, self.plus, self.others) == (None, None, 1, 0, ())
         return Derived(self.source, self.space, step=self.times) if whole else None
+
+    @property
+    def open_spaces(self) -> tuple[Space, ...]:
+        """The spaces that it speaks of whose sizes are not fixed, each once."""
+        return tuple(dict.fromkeys(s for s in (self.space, *self.sources) if s.fixed is None))
+
+
+def by_space(rules: Iterable[Derived]) -> Mapping[Space, Sequence[int]]:
+    """Lists for each space without a fixed size the numbers of the rules that speak of it."""
+    found: dict[Space, list[int]] = {}
+    for number, rule in enumerate(rules):
+        for space in rule.open_spaces:
+            found.setdefault(space, []).append(number)
+    return found
+
+
+def about(spaces: Iterable[Space], rules: Sequence[Derived], of: Mapping[Space, Sequence[int]]) -> tuple[Derived, ...]:
+    """Finds what says something of `spaces`, in order: rules that bind them to one another or to fixed sizes, if through others.
+
+    Args:
+        spaces: of a part of a program.
+        rules: of the whole program.
+        of: the same `by_space`.
+    """
+    own = set(spaces)
+    waiting, near = list(own), set[int]()
+    while waiting:
+        for number in of.get(waiting.pop(), ()):
+            if number not in near:
+                near.add(number)
+                waiting += rules[number].open_spaces
+    # A space of another part that one rule alone speaks of is not known by another one, nor does another need it.
+    while True:
+        count = Counter(space for number in near for space in rules[number].open_spaces)
+        kept = {n for n in near if all(s in own or count[s] > 1 for s in rules[n].open_spaces)}
+        if len(kept) == len(near):
+            return tuple(rules[number] for number in sorted(kept))
+        near = kept

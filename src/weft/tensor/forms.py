@@ -29,6 +29,9 @@ class Forms:
     """The forms of parts of a graph; what a node says is written out once, however many parts it is in."""
 
     _lines: dict[Node, _Line] = field(default_factory=dict[Node, _Line])
+    _same: dict[int, tuple[Node, _Line]] = field(
+        default_factory=dict[int, tuple[Node, _Line]]
+    )  # parts share their nodes
 
     def of(self, *programs: TensorProgram) -> tuple[Form, tuple[Space, ...]]:
         """Return the form of `programs` together, and their spaces in the order in which the form numbers them.
@@ -63,9 +66,13 @@ class Forms:
         return tuple(found), tuple(spaces)
 
     def _line(self, node: Node) -> _Line:
+        same = self._same.get(id(node))
+        if same is not None:
+            return same[1]
         line = self._lines.get(node)
         if line is None:
             line = self._lines[node] = _line(node)
+        self._same[id(node)] = node, line  # held, so that its number stays its own
         return line
 
 

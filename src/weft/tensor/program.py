@@ -7,7 +7,7 @@ axes are never told apart, or taken for one, by their sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 
 from weft.errors import Location
 from weft.tensor.axes import Affine, Axis, Space
-from weft.tensor.derived import Derived
+from weft.tensor.derived import Derived, by_space
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import ExactNumbers, Number, Scalar, show
 
@@ -272,9 +272,8 @@ class TensorProgram:
         inputs: the tensors it is called with, in call order (also found by name in `nodes`' uses).
         nodes: everything else.
         outputs: names of the values returned, in order; a name may occur twice.
-        output_dims: the dimensions of each output as the user gets it, None for one of size 1; empty where each output
-            has just its value's axes. They may be in another order than the value's axes: the user gets a
-            permuted view, as from eager.
+        output_dims: the dimensions of each output as the user gets it, None for one of size 1; empty where each output has just its
+            value's axes. They may be in another order than these: the user gets a permuted view, as from eager.
         derived: sizes that follow from other sizes, in an order that can be followed. A size that is also
             fixed, or shown by an input, or has several rules, must agree with each.
     """
@@ -302,7 +301,6 @@ class TensorProgram:
 
     def follow(self, sizes: dict[str, int]) -> None:
         """Adds the sizes that follow from those known by now, some of them by rules read backwards: n // 4 of n = 4 m."""
-        # Of a region's program, rules may speak of spaces that the region has nothing to do with.
         rules = self._rules
         while rules:
             open_ones = [r for r in rules if r.space.name not in sizes]
@@ -312,6 +310,11 @@ class TensorProgram:
             for rule in open_ones:
                 if all(s.fixed is not None or s.name in sizes for s in rule.sources):
                     sizes.setdefault(rule.space.name, rule.size_in(sizes))
+
+    @cached_property
+    def rules_by_space(self) -> Mapping[Space, Sequence[int]]:
+        """Numbers for each space without a fixed size what `derived` says of it."""
+        return by_space(self.derived)
 
     @cached_property
     def following(self) -> frozenset[str]:

@@ -23,8 +23,8 @@ from weft.tensor.program import Node, TensorProgram, uses
 
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
-# The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes about as
-# long to make as the first one, and less than this no trial can tell from noise.
+# The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes
+# nearly as long to make as the first one, and less than this no trial can tell from noise.
 _WORTH = 0.02
 
 

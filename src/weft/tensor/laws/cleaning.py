@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from weft.tensor.axes import Axis
+from weft.tensor.derived import about
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Input, Node, Opaque, TensorProgram, axes_of, uses
 from weft.tensor.rename import with_axes, with_values
@@ -84,4 +85,5 @@ def part(program: TensorProgram, names: Sequence[str], outputs: Sequence[str]) -
     nodes = tuple(node for node in map(values.__getitem__, names) if not isinstance(node, Input))
     read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in names)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
-    return TensorProgram(inputs, nodes, tuple(outputs), derived=program.derived)
+    found = TensorProgram(inputs, nodes, tuple(outputs))
+    return replace(found, derived=about(found.spaces(), program.derived, program.rules_by_space))
