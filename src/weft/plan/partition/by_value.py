@@ -8,11 +8,11 @@ says nothing, since programs may agree though a value of one name is another in 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.tensor.axes import Axis, Space
-from weft.tensor.derived import Derived
+from weft.tensor.derived import Derived, about
 from weft.tensor.forms import Form, Forms
 from weft.tensor.program import Input, Node, TensorProgram, uses
 
@@ -159,24 +159,13 @@ class _ByValue:
             Input(v, values[v].axes, values[v].dtype) for v in sorted(set(reads) & place.keys(), key=place.__getitem__)
         )
         made = TensorProgram(inputs, part.nodes, (name,), dims)
-        rules = (self.before, self.after)[which].derived
-        return TensorProgram(inputs, part.nodes, (name,), dims, _of(made.spaces(), rules)) if rules else made
+        whole = (self.before, self.after)[which]
+        return replace(made, derived=about(made.spaces(), whole.derived, whole.rules_by_space)) if whole.derived else made
 
 
 def _places(node: Node, dims: _Dims) -> list[list[int | None]]:
     """Return which axis of `node` each dimension is; None for those of size 1."""
     return [[None if d is None else node.axes.index(d) for d in each] for each in dims]
-
-
-def _of(spaces: Sequence[Space], rules: Sequence[Derived]) -> tuple[Derived, ...]:
-    """Return the rules that have to do with `spaces`, by way of others too."""
-    found, before = set(spaces), -1
-    while len(found) > before:
-        before = len(found)
-        for rule in rules:
-            if not found.isdisjoint((rule.space, *rule.sources)):
-                found |= {rule.space, *rule.sources}
-    return tuple(rule for rule in rules if rule.space in found)
 
 
 def _numbered(rules: Sequence[Derived], spaces: Sequence[Space]) -> Form:
