@@ -133,12 +133,14 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
         (PEER, lambda: _TORCH.compile(model, backend="inductor")),
         (PLAIN, lambda: model),
     ):
+        given = list(map(row.inputs, range(row.first_calls)))
+        _wait(row.device)
         begin = time.perf_counter()
         calls[name] = row.caller(make(), model)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", LeftToPyTorchWarning)
-            for number in range(row.first_calls):
-                calls[name](row.inputs(number))
+            for each in given:
+                calls[name](each)
         _wait(row.device)
         first[name] = time.perf_counter() - begin
         if name == OWN:

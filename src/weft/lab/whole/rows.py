@@ -29,7 +29,7 @@ Inputs = dict[str, Any]
 class _Call:
     title: str
     build: Callable[[Any, str, bool], nn.Module]
-    inputs: Callable[[int, bool], Inputs]
+    inputs: Callable[[int, bool, str], Inputs]
     cached: bool = False
     options: Mapping[str, Any] = field(default_factory=lambda: {"use_cache": False})
 
@@ -76,7 +76,7 @@ class ModelRow:
 
     def inputs(self, number: int) -> Inputs:
         """Make what the model is called with, by name, other values for each number."""
-        return cast(self.call.inputs(number, self.small), self.dtype, self.device)
+        return cast(self.call.inputs(number, self.small, self.device), self.dtype, self.device)
 
     def caller(self, run: Callable[..., Any], model: nn.Module) -> Callable[[Inputs], list[Tensor]]:
         """Make the function that calls `run`, `model` or a compiled one, and gives its tensors of floating point.
@@ -170,13 +170,16 @@ def _decoder(width: int, inner: int, small: bool, head: int = 64) -> dict[str, i
     }
 
 
-def _words(batch: int, length: int, *names: str) -> Callable[[int, bool], Inputs]:
+def _words(batch: int, length: int, *names: str) -> Callable[[int, bool, str], Inputs]:
     """Make words of `batch` sequences, by `names`, "input_ids" if none; small: of the first 1,000, an eighth as many in each."""
 
-    def inputs(number: int, small: bool) -> Inputs:
-        random = torch.Generator().manual_seed(number)
+    def inputs(number: int, small: bool, device: str) -> Inputs:
+        random = torch.Generator(device).manual_seed(number)
         shape = batch, length // 8 if small else length
-        return {n: torch.randint(3, _words_of(small), shape, generator=random) for n in names or ("input_ids",)}
+        return {
+            n: torch.randint(3, _words_of(small), shape, generator=random, device=device)
+            for n in names or ("input_ids",)
+        }
 
     return inputs
 
@@ -185,19 +188,19 @@ def _words_of(small: bool) -> int:
     return 1000 if small else 30000
 
 
-def _pictures(batch: int) -> Callable[[int, bool], Inputs]:
+def _pictures(batch: int) -> Callable[[int, bool, str], Inputs]:
     """Make pictures of 224 by 224; small: two of them."""
 
-    def inputs(number: int, small: bool) -> Inputs:
-        random = torch.Generator().manual_seed(number)
-        return {"pixel_values": torch.randn(2 if small else batch, 3, 224, 224, generator=random)}
+    def inputs(number: int, small: bool, device: str) -> Inputs:
+        random = torch.Generator(device).manual_seed(number)
+        return {"pixel_values": torch.randn(2 if small else batch, 3, 224, 224, generator=random, device=device)}
 
     return inputs
 
 
 def _token(
     layers: int, heads: int, cached: int, small_heads: tuple[int, int], *, batch: int = 1, width: int = 64
-) -> Callable[[int, bool], Inputs]:
+) -> Callable[[int, bool, str], Inputs]:
     """Make one new token of `batch` sequences, and a cache of at most `cached` tokens, of another length in each call.
 
     Args:
@@ -205,15 +208,17 @@ def _token(
         small_heads: how many there are in the small model's one layer, and how wide; its cache has an eighth of the tokens.
     """
 
-    def inputs(number: int, small: bool) -> Inputs:
-        random = torch.Generator().manual_seed(number)
+    def inputs(number: int, small: bool, device: str) -> Inputs:
+        random = torch.Generator(device).manual_seed(number)
         length = (cached // 8 if small else cached) - number % _LENGTHS
         count, wide = small_heads if small else (heads, width)
+        # A GPU draws its own: a cache of many sequences is gigabytes.
+        shape, each = (batch, count, length, wide), range(1 if small else layers)
         lists = {
-            name: [torch.randn(batch, count, length, wide, generator=random) for _ in range(1 if small else layers)]
-            for name in ("keys", "values")
+            name: [torch.randn(shape, generator=random, device=device) for _ in each] for name in ("keys", "values")
         }
-        return {"input_ids": torch.randint(3, _words_of(small), (batch, 1), generator=random), **lists}
+        words = torch.randint(3, _words_of(small), (batch, 1), generator=random, device=device)
+        return {"input_ids": words, **lists}
 
     return inputs
 

@@ -160,7 +160,9 @@ class _ByValue:
         )
         made = TensorProgram(inputs, part.nodes, (name,), dims)
         whole = (self.before, self.after)[which]
-        return replace(made, derived=about(made.spaces(), whole.derived, whole.rules_by_space)) if whole.derived else made
+        return (
+            replace(made, derived=about(made.spaces(), whole.derived, whole.rules_by_space)) if whole.derived else made
+        )
 
 
 def _places(node: Node, dims: _Dims) -> list[list[int | None]]:
