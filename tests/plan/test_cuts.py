@@ -46,7 +46,7 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
-    def foreseen(self, regions: Iterable[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         return False
 
     def form(self, region: Region) -> frozenset[str]:

@@ -221,7 +221,7 @@ class Predicted:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2))
 
-    def foreseen(self, regions: Iterable[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         return False
 
     def form(self, region: Region) -> frozenset[str]:

@@ -96,7 +96,7 @@ class Invented:
     def form(self, region: Region) -> frozenset[str]:
         return frozenset(n.name for n in region.program.nodes)
 
-    def foreseen(self, regions: Iterable[Region]) -> bool:
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         self.thought_of += [frozenset(n.name for n in region.program.nodes) for region in regions]
         return self.at_once
 

@@ -133,13 +133,13 @@ def _here(row: ModelRow, rounds: int) -> ModelResult:
         (PEER, lambda: _TORCH.compile(model, backend="inductor")),
         (PLAIN, lambda: model),
     ):
-        given = list(map(row.inputs, range(row.first_calls)))
+        inputs = list(map(row.inputs, range(row.first_calls)))
         _wait(row.device)
         begin = time.perf_counter()
         calls[name] = row.caller(make(), model)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", LeftToPyTorchWarning)
-            for each in given:
+            for each in inputs:
                 calls[name](each)
         _wait(row.device)
         first[name] = time.perf_counter() - begin
