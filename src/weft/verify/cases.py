@@ -348,8 +348,8 @@ class _Drawing:
         rng: np.random.Generator,
         device: torch.device | None,
     ) -> dict[str, Array]:
-        draws, first = Draws(rng) if device is None else TorchDraws(rng, device), self._program.inputs[0]
-        return {n.name: drawn(n, sizes, self._layout, regime, draws, self._reduced, first=n is first) for n in nodes}
+        draws, first = Draws(rng) if device is None else TorchDraws(rng, device), self._program.inputs[:1]
+        return {n.name: drawn(n, sizes, self._layout, regime, draws, self._reduced, first=(n,) == first) for n in nodes}
 
 
 def _with_indices(

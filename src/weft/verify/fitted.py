@@ -127,6 +127,12 @@ class _Fitting:
         """Begins with the sizes `wanted`, where these are allowed and agree."""
         program, layout = self.program, self.layout
         chosen = {name: size for name, size in {**wanted, **self.tied}.items() if name not in program.following}
+        for name in wanted.keys() & program.following:  # what it follows from is as large as it takes
+            sizes = {name: wanted[name]}
+            program.follow(sizes)
+            sources = chosen.keys() & sizes.keys()
+            chosen |= {source: max(chosen[source], sizes[source]) for source in sources}
+            self.whole |= sources if name in self.whole else set()
         least = {name: min(size, _LEAST) for name, size in chosen.items()}
         for name in layout.slots:
             if name in chosen and name not in self.whole | self.tied.keys():
