@@ -246,9 +246,10 @@ def cases(
         the cases, in a fixed order.
     """
     layout = layout or layout_of(program)
-    drawing = _Drawing(program, layout, seed, device, _kinds(program, near, layout))
     alone = any(n.name not in layout.rows for n in program.inputs)
-    count = drawing.kinds * draws if alone else len(near) * draws
+    kinds = _kinds(program, near, layout)
+    drawing = _Drawing(program, layout, seed, device, kinds, kinds if alone else 1)
+    count = kinds * draws if alone else len(near) * draws
     numbers = range(max(count, len(near)) if near else 0)
     wanted = [(sizes, number, 0) for number, sizes in enumerate(far)]
     for place, sizes in enumerate(near):  # those of the same sizes one after another
@@ -294,14 +295,15 @@ class _Inputs(Mapping[str, Array]):
 class _Drawing:
     """Draws the inputs of cases.
 
-    Rows of large inputs are drawn once for all cases of the same sizes, where these have rows of all regimes in any case: one case
-    more is for other inputs, which have no rows.
+    Rows of large inputs are drawn once for several cases of the same sizes, where these have rows of all regimes in any case: one
+    case more is for other inputs, which have no rows.
     """
 
     def __init__(
-        self, program: TensorProgram, layout: RowLayout, seed: int, device: torch.device | None, kinds: int
+        self, program: TensorProgram, layout: RowLayout, seed: int, device: torch.device | None, kinds: int, alike: int
     ) -> None:
-        self.kinds = kinds
+        """Takes how many regimes inputs without rows are of in turn, and how many cases may have the same rows."""
+        self._kinds, self._alike = kinds, alike
         self._program, self._layout, self._seed, self._device = program, layout, seed, device
         self._reduced = reduced_spaces(program)
         self._looks_up = any(isinstance(n, Lookup) for n in program.nodes)
@@ -309,7 +311,7 @@ class _Drawing:
 
     def case(self, sizes: Mapping[str, int], number: int, turn: int) -> Case | None:
         """Draws a case; None where no indices were found that are there: eager raises an error."""
-        regime = turn % self.kinds
+        regime = turn % self._kinds
         large = points(self._program, sizes) >= ON_DEVICE
         shared = large and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
         device = self._device if large else None
@@ -317,7 +319,7 @@ class _Drawing:
 
         def drawn() -> dict[str, Array] | None:
             rng = np.random.default_rng((self._seed, number))
-            rows = self._shared(sizes, turn // self.kinds, device) if shared else dict[str, Array]()
+            rows = self._shared(sizes, turn // self._alike, device) if shared else dict[str, Array]()
             alone = [n for n in self._program.inputs if n.name not in rows]
             inputs = {**rows, **self._filled(alone, sizes, regime, rng, device)}
             if self._looks_up and not _with_indices(self._program, inputs, sizes, rng):

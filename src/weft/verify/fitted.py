@@ -144,9 +144,6 @@ class _Fitting:
             free = chosen.keys() - reduced_spaces(program) - self.whole - self.tied.keys()
             chosen |= {name: 2 * chosen[name] + 3 for name in free}
         chosen = {name: self.allowed(name, size) for name, size in chosen.items()}
-        said = program.sizes({})  # by fixed sizes alone
-        self.whole |= chosen.keys() & said.keys()
-        chosen |= {name: said[name] for name in chosen.keys() & said.keys()}
         self.chosen = self._agreeing(self._grown(chosen))
         self.least = least | {name: self.chosen[name] for name in self.whole & chosen.keys()}
 
