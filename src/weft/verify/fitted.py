@@ -84,18 +84,19 @@ def fitted(
         at_most: so many operations where nothing that is allowed takes fewer.
         tied: sizes that agree, by name, of spaces that are bound to each other; they become smaller where the program takes that.
     """
-    return _Fitting(program, layout, set(whole), allowed, tied or {}).found(dict(wanted), most, at_most)
+    return _Fitting(program, layout, set(whole), allowed, dict(tied or {})).found(dict(wanted), most, at_most)
 
 
 @dataclass(eq=False)
 class _Fitting:
-    """The sizes `chosen` by now of spaces that follow from no other, and the `least` that they may become."""
+    """The sizes `chosen` by now of spaces that follow from no other, the `least` that they may become, and what they should be."""
 
     program: TensorProgram
     layout: RowLayout
     whole: set[str]
     allowed: Allowed
-    tied: Mapping[str, int]
+    tied: dict[str, int]
+    aim: dict[str, int] = field(default_factory=dict[str, int])
     chosen: dict[str, int] = field(default_factory=dict[str, int])
     least: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -126,7 +127,7 @@ class _Fitting:
     def _begin(self, wanted: dict[str, int]) -> None:
         """Begins with the sizes `wanted`, where these are allowed and agree."""
         program, layout = self.program, self.layout
-        chosen = {name: size for name, size in {**wanted, **self.tied}.items() if name not in program.following}
+        chosen = {name: size for name, size in (self.tied | wanted).items() if name not in program.following}
         for name in wanted.keys() & program.following:  # what it follows from is as large as it takes
             sizes = {name: wanted[name]}
             program.follow(sizes)
@@ -135,22 +136,23 @@ class _Fitting:
             self.whole |= sources if name in self.whole else set()
         least = {name: min(size, _LEAST) for name, size in chosen.items()}
         for name in layout.slots:
-            if name in chosen and name not in self.whole | self.tied.keys():
+            if name in chosen and name not in self.whole:
                 # So many more, not so many: a number that blocks divide would leave no rest.
                 chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
                 least[name] = len(REGIMES) if not self.whole else _LEAST
         if not layout.slots:
             # Of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended.
-            free = chosen.keys() - reduced_spaces(program) - self.whole - self.tied.keys()
+            free = chosen.keys() - reduced_spaces(program) - self.whole
             chosen |= {name: 2 * chosen[name] + 3 for name in free}
-        chosen = {name: self.allowed(name, size) for name, size in chosen.items()}
-        self.chosen = self._agreeing(self._grown(chosen))
+        self.aim = {name: self.allowed(name, size) for name, size in chosen.items()}
+        tied = {name: size for name, size in self.tied.items() if name in chosen}
+        self.chosen = self._agreeing(self._grown(self.aim | tied))
         self.least = least | {name: self.chosen[name] for name in self.whole & chosen.keys()}
 
     def _smaller(self, name: str) -> Iterator[int]:
         """Yields smaller sizes of a space."""
         size, least = self.chosen[name], self.least[name]
-        tried = (self.allowed(name, max(least, n)) for n in (size * 2 // 3, size // 2))
+        tried = (self.allowed(name, max(least, n)) for n in (self.aim[name], size * 2 // 3, size // 2))
         return (n for n in tried if n < size)
 
     def _with(self, name: str, fewer: int) -> dict[str, int] | None:
