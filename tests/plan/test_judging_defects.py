@@ -87,8 +87,8 @@ def defects_of(judged, region):
     """Lists the defects that loops of a region may have in calls of the example's size."""
     found = {}
     for node in (m for kernel in region.kernels for m in maps(kernel.block_program.graph)):
-        space, tile = judged.names.get(node.axis.space.name), node.tile
-        if space is None or tile in {None, 1} or node.place not in {Place.grid, Place.loop} or node.unit:
+        space, tile = judged.names.get(node.axis.space.name), node.tile or 1
+        if space is None or tile == 1 or node.place not in {Place.grid, Place.loop} or node.unit:
             continue
         kinds = [Defect("second block", space, tile), Defect("remainder", space, tile)]
         if isinstance(node.range, Segment):

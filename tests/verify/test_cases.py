@@ -19,7 +19,7 @@ from weft.tensor.scalar import Arg, apply
 from weft.verify import cases as judged
 from weft.verify import emitted
 from weft.verify.cases import OF_INTEGERS, cases
-from weft.verify.draws import Draws, TorchDraws
+from weft.verify.drawer import Drawer, TorchDrawer
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import FAR, MANY, fitted, points, with_own_rules
 from weft.verify.regimes import REGIMES, Rows, layout_of
@@ -30,7 +30,7 @@ from weft.verify.regimes import REGIMES, Rows, layout_of
 def test_each_regime_is_drawn_alike_on_a_device(regime, dtype):
     """The same kinds of numbers, at the same places: other digits."""
     drawn = []
-    for where in (Draws, lambda rng: TorchDraws(rng, HERE)):
+    for where in (Drawer, lambda rng: TorchDrawer(rng, HERE)):
         draws = where(np.random.default_rng(3))
         with np.errstate(all="ignore"):
             drawn.append(np.asarray(rounded(regime.fill(Rows((64, 7, 33), dtype, draws)), dtype)))

@@ -18,7 +18,7 @@ from weft.tensor.domain import Array
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Contraction, Input, Lookup, Node, Opaque, Reduction, TensorProgram
-from weft.verify.draws import Draws, TorchDraws
+from weft.verify.drawer import Drawer, TorchDrawer
 from weft.verify.eager import (
     AccidentalDomain,
     AlikeRoundedDomain,
@@ -293,7 +293,7 @@ class _Inputs(Mapping[str, Array]):
 
 
 class _Drawing:
-    """Draws the inputs of cases.
+    """Drawer the inputs of cases.
 
     Rows of large inputs are drawn once for several cases of the same sizes, where these have rows of all regimes in any case: one
     case more is for other inputs, which have no rows.
@@ -310,7 +310,7 @@ class _Drawing:
         self._rows: tuple[object, Mapping[str, Array]] | None = None
 
     def case(self, sizes: Mapping[str, int], number: int, turn: int) -> Case | None:
-        """Draws a case; None where no indices were found that are there: eager raises an error."""
+        """Drawer a case; None where no indices were found that are there: eager raises an error."""
         regime = turn % self._kinds
         large = points(self._program, sizes) >= ON_DEVICE
         shared = large and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
@@ -333,7 +333,7 @@ class _Drawing:
         return Case(self._program, sizes, inputs, self._layout, regime, device, begin=begin)
 
     def _shared(self, sizes: Mapping[str, int], turn: int, device: torch.device | None) -> Mapping[str, Array]:
-        """Draws the inputs that have rows, or finds them as drawn last."""
+        """Drawer the inputs that have rows, or finds them as drawn last."""
         key = (*sorted(sizes.items()), turn)
         if self._rows is None or self._rows[0] != key:
             self._rows = None  # there is room for one
@@ -350,7 +350,7 @@ class _Drawing:
         rng: np.random.Generator,
         device: torch.device | None,
     ) -> dict[str, Array]:
-        draws, first = Draws(rng) if device is None else TorchDraws(rng, device), self._program.inputs[:1]
+        draws, first = Drawer(rng) if device is None else TorchDrawer(rng, device), self._program.inputs[:1]
         return {n.name: drawn(n, sizes, self._layout, regime, draws, self._reduced, first=(n,) == first) for n in nodes}
 
 

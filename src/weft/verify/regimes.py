@@ -32,7 +32,7 @@ from weft.tensor.program import (
     Scan,
     TensorProgram,
 )
-from weft.verify.draws import Draws
+from weft.verify.drawer import Drawer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Rows:
 
     shape: tuple[int, ...]
     dtype: DType
-    draws: Draws
+    draws: Drawer
 
     @property
     def normal(self) -> Array:
@@ -74,7 +74,7 @@ class Regime:
 
 
 def _scaled(wide: float, half: float) -> Filling:
-    """Draws normal elements times `wide`, or for types of few exponents times `half`."""
+    """Drawer normal elements times `wide`, or for types of few exponents times `half`."""
 
     def fill(rows: Rows) -> Array:
         return rows.normal * (half if rows.dtype is DType.float16 or rows.dtype.is_kept else wide)
@@ -88,7 +88,7 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """Draws one element for each row and repeats it along the row."""
+    """Drawer one element for each row and repeats it along the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
     one = size * (1.0 + rows.draws.uniform((*rows.shape[:-1], 1)))
     return np.broadcast_to(one, rows.shape)
@@ -107,7 +107,7 @@ def _masked(rows: Rows) -> Array:
 
 
 def _masked_first(rows: Rows) -> Array:
-    """Draws rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
+    """Drawer rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
     return np.where(rows.columns < rows.shape[-1] // 2, -np.inf, rows.normal)
 
 
@@ -241,12 +241,12 @@ def drawn(
     sizes: Mapping[str, int],
     layout: RowLayout,
     regime: int,
-    draws: Draws,
+    draws: Drawer,
     reduced: set[str],
     *,
     first: bool,
 ) -> Array:
-    """Draws elements for an input: rows of all regimes, else all of the one.
+    """Drawer elements for an input: rows of all regimes, else all of the one.
 
     Args:
         node: the input.
@@ -282,8 +282,8 @@ def drawn(
     return np.array(turned, order="C") if is_numpys(turned) else turned
 
 
-def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: Draws, first: bool) -> Array:
-    """Draws `count` rows of a regime, of the shape `row` each."""
+def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: Drawer, first: bool) -> Array:
+    """Drawer `count` rows of a regime, of the shape `row` each."""
     if dtype is DType.bool:
         share = (0.5, 0.5, 1.0, 0.0, 0.8)[regime % 5]
         return draws.uniform((count, *row)) < share
@@ -294,7 +294,7 @@ def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: 
 
 
 def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
-    """Draws small integers, which are compared with indices, and now and then any."""
+    """Drawer small integers, which are compared with indices, and now and then any."""
     low, high = dtype.bounds
     if regime % 4 == 3:
         return rng.integers(low, high, shape, dtype=np.int64, endpoint=True)
