@@ -51,6 +51,7 @@ def test_each_regime_is_drawn_alike_on_a_device(regime, dtype):
 @pytest.mark.parametrize("program", [ATTENTION, first_place()], ids=["attention", "first place"])
 def test_what_was_given_up_is_drawn_again_alike(program, device, monkeypatch):
     monkeypatch.setattr(judged, "ON_DEVICE", 0)
+    monkeypatch.setattr(judged, "DRAWN_THERE", 0)
     every = list(cases(program, [sizes_of(program, 40)], [sizes_of(program)], 0, 2, device=device))
     before = [({n: np.array(v) for n, v in case.inputs.items()}, [np.array(v) for v in case.eager]) for case in every]
     for case in every:
@@ -87,6 +88,7 @@ def test_arrays_of_a_large_case_are_given_up_when_it_is_compared(device, monkeyp
     """What rows of other cases share is kept, and nothing else."""
     monkeypatch.setattr(emitted, "_HELD", 0)
     monkeypatch.setattr(judged, "ON_DEVICE", 0)
+    monkeypatch.setattr(judged, "DRAWN_THERE", 0)
     tally, arrays = ErrorTally(ATTENTION), []
     for case in cases(ATTENTION, [], [sizes_of(ATTENTION)], 0, 4, device=device):
         tally.add(case, tuple(v + 0.0 for v in case.exact))
@@ -106,7 +108,8 @@ def test_rows_of_large_inputs_are_drawn_once(monkeypatch):
     m, k = programs.axes("m", "k")
     node = programs.matmul("out", Use("x", (k,)), Use("w", (m, k)), k)
     program = TensorProgram((programs.tensor("x", k), programs.tensor("w", m, k)), (node,), ("out",))
-    assert len({id(case.inputs["q"]) for case in cases(ATTENTION, [], [sizes_of(ATTENTION)], 0, 4)}) == 4
+    several = list(cases(ATTENTION, [], [sizes_of(ATTENTION)], 0, 4))
+    assert len({id(case.inputs["q"]) for case in several}) == 4
     every = list(cases(program, [], [{"M": 40, "K": 9}], 0, 2))
     assert len(every) == 2 * len(REGIMES)
     assert len({id(case.inputs["w"]) for case in every}) == 2

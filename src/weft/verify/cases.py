@@ -38,6 +38,8 @@ from weft.verify.torch_array import TorchArray
 
 # A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
 ON_DEVICE = 1 << 18
+# So many elements of one regime are drawn there: of fewer, numpy's take less time than some dozen launches.
+DRAWN_THERE = 1 << 15
 # How many regimes of inputs that are no floats have all kinds of them.
 OF_INTEGERS = 5
 # How many times what runs that round at random are off by a kernel may be off.
@@ -350,8 +352,16 @@ class _Drawing:
         rng: np.random.Generator,
         device: torch.device | None,
     ) -> dict[str, Array]:
-        draws, first = Drawer(rng) if device is None else TorchDrawer(rng, device), self._program.inputs[:1]
-        return {n.name: drawn(n, sizes, self._layout, regime, draws, self._reduced, first=(n,) == first) for n in nodes}
+        first = self._program.inputs[:1]
+
+        def drawer(node: Input) -> Drawer:
+            count = math.prod(a.space.size(sizes) for a in node.axes)
+            regimes = len(REGIMES) if node.name in self._layout.rows else 1
+            return Drawer(rng) if device is None or count < DRAWN_THERE * regimes else TorchDrawer(rng, device)
+
+        return {
+            n.name: drawn(n, sizes, self._layout, regime, drawer(n), self._reduced, first=(n,) == first) for n in nodes
+        }
 
 
 def _with_indices(
