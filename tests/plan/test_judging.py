@@ -271,7 +271,7 @@ def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monke
     said = judging.wrong_of(replace(judged, device=torch.device("cpu")), kernels, 0)
     assert ("error" in (said or "")) is wrong
     assert len(refused) == len(tallied) // 2 > 0
-    assert set(tallied[::2]) == {0}
+    assert max(tallied[::2]) <= 1
     chosen = sizes_for(judged, kernels)
     assert tallied[1] == len(list(verify.cases(judged.written, chosen.far, chosen.near, 0)))
 
