@@ -428,8 +428,9 @@ def test_right_kernels_are_right_on_inputs_that_are_drawn_on_a_device(name, monk
     function, *inputs = ON_A_DEVICE[name]
     made, devices = verify.cases, []
 
-    def on_a_device(*given):
-        for case in made(*given[:-1], torch.device("cpu")):
+    def on_a_device(program, far, near, seed, draws, layout, device):
+        assert device is None
+        for case in made(program, far, near, seed, draws, layout, torch.device("cpu")):
             devices.append(case.device)
             yield case
 
@@ -440,3 +441,11 @@ def test_right_kernels_are_right_on_inputs_that_are_drawn_on_a_device(name, monk
     assert {kernel.judged for kernel in program.kernels} == {"right on hard inputs"}
     assert set(devices) == {torch.device("cpu")}
     assert [f.reason for f in program.fallbacks] == [] == heard
+
+
+def test_a_kernel_that_no_case_has_room_for_is_not_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr(benches, "MEMORY", 1 << 11)
+    program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    assert [kernel.judged for kernel in program.kernels] == [
+        "not judged: all sizes that it serves are too large to test"
+    ]
