@@ -17,7 +17,7 @@ from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
 from weft.plan.execute import regions
 from weft.plan.judge import judging
-from weft.plan.judge.sizes import Chosen
+from weft.plan.judge.sizes import Chosen, sizes_for
 from weft.plan.targets import bench as benches
 from weft.plan.targets.cpp import toolchain
 from weft.verify import cases as verify
@@ -73,6 +73,7 @@ def test_a_wrong_kernel_never_serves(fault, references, monkeypatch, tmp_path):
     old, new, said = FAULTS[fault]
     if references == "torch":
         monkeypatch.setattr(verify, "ON_DEVICE", 0)
+        monkeypatch.setattr(verify, "DRAWN_THERE", 0)
         made = verify.cases
 
         def on_a_device(program, far, near, seed, draws, layout, device):
@@ -259,8 +260,9 @@ def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def run(judged, region, every, tally):
-        tallied.append(len(every))
+        tallied.append(0)
         for case in every:
+            tallied[-1] += 1
             tally.add(case, tuple(v * (1.5 if wrong else 1.0) for v in case.exact))
 
     monkeypatch.setattr(verify, "ON_DEVICE", 0)
@@ -269,7 +271,9 @@ def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monke
     said = judging.wrong_of(replace(judged, device=torch.device("cpu")), kernels, 0)
     assert ("error" in (said or "")) is wrong
     assert len(refused) == len(tallied) // 2 > 0
-    assert tallied[0] == tallied[1]
+    assert max(tallied[::2]) <= 1
+    chosen = sizes_for(judged, kernels)
+    assert tallied[1] == len(list(verify.cases(judged.written, chosen.far, chosen.near, 0)))
 
 
 @pytest.fixture
@@ -389,3 +393,59 @@ def test_a_number_made_of_what_a_mask_excludes_may_be_made_of_a_number(monkeypat
     monkeypatch.setattr(cpp, "emit", lambda *a, **k: emit(*a, **k).replace("weft::decay(", "1.01f * weft::decay("))
     program, _ = optimized(attention, torch.randn(2, 40, 8), cache_dir=tmp_path / "wrong")
     assert "hard inputs" in program.fallbacks[0].reason
+
+
+def masked(x, mask):
+    return torch.where(mask, x, -torch.inf).amax(-1), mask.any(-1)
+
+
+def looked_up(x, index):
+    return torch.relu(x[index]).sum(-1)
+
+
+def halves(x):
+    return torch.cat([x[:, 7:], x[:, :7]], 1) * 2, (x.long() % 3 == 1)
+
+
+ON_A_DEVICE = {
+    "products": (lambda a, b: torch.relu(a @ b), torch.randn(40, 33).bfloat16(), torch.randn(33, 50).bfloat16()),
+    "halves": (lambda a, b: (a @ b).softmax(-1), torch.randn(40, 33).half(), torch.randn(33, 50).half()),
+    "doubles": (lambda a: torch.cumsum(a, -1), torch.randn(40, 33).double()),
+    "masks": (masked, torch.randn(20, 30), torch.rand(20, 30) > 0.5),
+    "lookups": (looked_up, torch.randn(20, 30), torch.randint(0, 20, (9,))),
+    "integers": (lambda a, b: (a * 3 + b, a > b), torch.arange(50).to(torch.int8), torch.arange(50)),
+    "joins": (halves, torch.randn(17, 30)),
+    "no rows": (lambda x: x / x.norm(), torch.randn(300)),
+    "one element": (lambda x, y: x * y.sum(), torch.randn(1), torch.randn(1, 1)),
+    "rankings": (lambda x: torch.topk(x, 3), torch.randn(20, 30)),
+    "no inputs": (lambda x: x.new_ones(5) * torch.arange(5), torch.randn(2)),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", ON_A_DEVICE)
+def test_right_kernels_are_right_on_inputs_that_are_drawn_on_a_device(name, monkeypatch, tmp_path):
+    function, *inputs = ON_A_DEVICE[name]
+    made, devices = verify.cases, []
+
+    def on_a_device(program, far, near, seed, draws, layout, device):
+        assert device is None
+        for case in made(program, far, near, seed, draws, layout, torch.device("cpu")):
+            devices.append(case.device)
+            yield case
+
+    monkeypatch.setattr(verify, "ON_DEVICE", 0)
+    monkeypatch.setattr(verify, "DRAWN_THERE", 0)
+    monkeypatch.setattr(judging, "cases", on_a_device)
+    program, heard = optimized(function, *inputs, cache_dir=tmp_path)
+    assert {kernel.judged for kernel in program.kernels} == {"right on hard inputs"}
+    assert set(devices) == {torch.device("cpu")}
+    assert [f.reason for f in program.fallbacks] == [] == heard
+
+
+def test_a_kernel_that_no_case_has_room_for_is_not_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr(benches, "MEMORY", 1 << 11)
+    program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
+    assert [kernel.judged for kernel in program.kernels] == [
+        "not judged: all sizes that it serves are too large to test"
+    ]

@@ -16,7 +16,8 @@ from weft.plan.judge.sizes import sizes_for
 from weft.plan.targets.bench import dense
 from weft.run.gpu import signature
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
-from weft.verify.cases import AT_MOST, MANY, cases, fitted, points
+from weft.verify.cases import cases
+from weft.verify.fitted import AT_MOST, MANY, fitted, points
 from weft.verify.regimes import REGIMES, layout_of
 from weft.verify.sizes import of_blocks
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from weft.run.child import can_fork, ends_well
-from weft.run.guarded import Guarded
+from weft.run.guarded import Guarded, GuardedOnGpu
 
 pytestmark = pytest.mark.skipif(
     not can_fork(), reason="this system has no children of that kind: kernels are run in this process"
@@ -75,6 +75,28 @@ def test_writes_beside_a_tensor_and_into_an_input_are_seen():
         memory = Guarded(1 << 16)
         given = memory.holding(torch.arange(6, dtype=torch.float32).numpy(), torch.float32, (1,))
         given[2] = 7
+        assert memory.touched() == "an input was written to"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64])
+def test_so_they_are_on_a_gpu(dtype):
+    """Strides and bits are as asked for, and what lies between the elements is poison."""
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    values = torch.arange(6).reshape(2, 3).remainder(2).to(dtype)
+    for place in (-1, 0, 7):
+        memory = GuardedOnGpu(here)
+        given = memory.holding(values, (4, 1))
+        result = memory.allocate((2, 4), (4, 1), dtype)
+        assert memory.touched() is None
+        assert given.tolist() == values.tolist()
+        assert (given.stride(), given.dtype, given.device.type) == ((4, 1), dtype, here.type)
+        assert given.as_strided((4,), (1,)).view(torch.uint8)[3 * dtype.itemsize :].eq(0xFF).all()
+        result.as_strided((1,), (1,), result.storage_offset() + (place if place < 0 else place + (place > 0))).zero_()
+        assert (memory.touched() is None) == (place == 0)
+        memory = GuardedOnGpu(here)
+        given = memory.holding(values.to(here).T, (1, 4))
+        assert given.tolist() == values.T.tolist()
+        given[1, 1] = 1 - given[1, 1].long()
         assert memory.touched() == "an input was written to"
 
 

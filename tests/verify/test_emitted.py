@@ -11,9 +11,10 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.program import Elementwise, Order, Ranking, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
-from weft.verify.cases import FAR, MANY, cases, fitted, points
+from weft.verify.cases import cases
 from weft.verify.eager import EagerDomain, MaskedDomain
 from weft.verify.emitted import ErrorTally
+from weft.verify.fitted import FAR, MANY, fitted, points
 from weft.verify.regimes import REGIMES, labels, layout_of
 
 NAMES = [r.name for r in REGIMES]

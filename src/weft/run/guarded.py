@@ -125,19 +125,17 @@ class GuardedOnGpu:
 
     def allocate(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Allocates a poisoned tensor, as `torch.empty_strided` does; OutOfMemoryError where there is no room left."""
-        flat = self._take(_reach(sizes, strides) * dtype.itemsize, None)
+        flat = self._take(_reach(sizes, strides) * dtype.itemsize, _BESIDE_OUTPUTS)
         return flat.view(dtype).as_strided(tuple(sizes), tuple(strides))
 
-    def holding(self, values: Array, dtype: torch.dtype, strides: Sequence[int]) -> torch.Tensor:
-        """Makes a tensor that nothing may write to, with these strides; `values` are the bits of its elements."""
-        count = _reach(values.shape, strides)
-        flat = np.full(count * values.itemsize, POISON, np.uint8)
-        if values.size:
-            steps = [s * values.itemsize for s in strides]
-            np.lib.stride_tricks.as_strided(flat.view(values.dtype), values.shape, steps)[...] = values
-        held = torch.frombuffer(flat, dtype=torch.uint8) if flat.size else torch.empty(0, dtype=torch.uint8)
-        piece = self._take(flat.size, held.to(self.device))
-        return piece.view(dtype).as_strided(values.shape, tuple(strides))
+    def holding(self, values: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+        """Makes a tensor that nothing may write to, of these elements with these strides; they are copied if they lie elsewhere."""
+        count = _reach(values.shape, strides) * values.itemsize
+        flat = self._take(count, POISON)
+        made = flat.view(values.dtype).as_strided(tuple(values.shape), tuple(strides))
+        made.copy_(values)
+        self._pieces[-1] = (*self._pieces[-1][:2], flat.clone())
+        return made
 
     def touched(self) -> str | None:
         """Says in words what was written that should not have been; None where nothing was."""
@@ -152,11 +150,11 @@ class GuardedOnGpu:
                 return said
         return None
 
-    def _take(self, count: int, held: torch.Tensor | None) -> torch.Tensor:
-        guard = _BESIDE_OUTPUTS if held is None else POISON
+    def _take(self, count: int, guard: int) -> torch.Tensor:
+        """Takes a piece of so many bytes, between guards that hold `guard`."""
         flat = torch.full((2 * _GUARD + -(-count // 16) * 16,), guard, dtype=torch.uint8, device=self.device)
-        flat[_GUARD : _GUARD + count] = POISON if held is None else held
-        self._pieces.append((flat, count, held))
+        flat[_GUARD : _GUARD + count] = POISON
+        self._pieces.append((flat, count, None))
         return flat[_GUARD : _GUARD + count]
 
 

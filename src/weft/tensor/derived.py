@@ -40,9 +40,9 @@ class Derived:
 
     @property
     def backwards(self) -> Derived | None:
-        """The rule from `space` to `source`, where it has a number of elements for each of the source's."""
-        whole = (self.start, self.stop, self.step, self.plus, self.others) == (None, None, 1, 0, ())
-        return Derived(self.source, self.space, step=self.times) if whole else None
+        """The rule from `space` to `source`, where it has a number of elements for each of the source's, and some more."""
+        whole = (self.start, self.stop, self.step, self.others) == (None, None, 1, ()) and self.plus >= 0
+        return Derived(self.source, self.space, start=self.plus or None, step=self.times) if whole else None
 
     @property
     def open_spaces(self) -> tuple[Space, ...]:

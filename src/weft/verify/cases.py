@@ -6,9 +6,7 @@ A `Case` knows the results that its program has on its inputs: in fp64, as eager
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,11 +14,11 @@ import numpy as np
 import torch
 
 from weft.tensor.arrays import is_numpys
-from weft.tensor.axes import Space
 from weft.tensor.domain import Array
-from weft.tensor.evaluate import evaluate, stays_inside
+from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Contraction, Lookup, Node, Opaque, Reduction, TensorProgram, axes_of
+from weft.tensor.program import Contraction, Input, Lookup, Node, Opaque, Reduction, TensorProgram
+from weft.verify.drawer import Drawer, TorchDrawer
 from weft.verify.eager import (
     AccidentalDomain,
     AlikeRoundedDomain,
@@ -33,24 +31,19 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
-from weft.verify.inputs import deciding, indices_below, reached, reads_inside
-from weft.verify.regimes import REGIMES, ROWS, RowLayout, drawn, labels, layout_of, reduced_spaces
+from weft.verify.fitted import points
+from weft.verify.inputs import deciding, indices_below, reads_inside
+from weft.verify.regimes import REGIMES, RowLayout, drawn, labels, layout_of, reduced_spaces
 from weft.verify.torch_array import TorchArray
 
-# Operations that the reference of a case may have: for cases of all regimes, a millisecond; for one whose sizes reach beyond every
-# block; and where the program's own sizes leave no smaller ones.
-MANY, FAR, AT_MOST = 1 << 17, 1 << 20, 1 << 24
-# So many multiplications and additions of a product cost as much as one other operation.
-_OF_A_PRODUCT = 8
 # A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
 ON_DEVICE = 1 << 18
+# So many elements of one regime are drawn there: of fewer, numpy's take less time than some dozen launches.
+DRAWN_THERE = 1 << 15
+# How many regimes of inputs that are no floats have all kinds of them.
+OF_INTEGERS = 5
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
-# A size that is made smaller is no smaller than the first; where all that is left takes more operations than the second, than the
-# third, or 1: a reference of many operations takes seconds, and the regimes that rows have no room for come in other cases.
-_LEAST, _SLOW, _FEWEST = 5, 1 << 21, 2
-# So often sizes are doubled that others follow from.
-_GROWN = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +55,10 @@ class Case:
         sizes: by name of the space.
         inputs: by name: float64 arrays of numbers that the types hold, int64, bool.
         layout: where rows are.
-        regime: of inputs without rows, and of the first row of others.
+        regime: of inputs without rows.
         device: where its references are worked out, in arrays of PyTorch's; None: by numpy.
+        known: what has been worked out.
+        begin: the regime of the first row of inputs with rows; that of the others if it is not given.
     """
 
     program: TensorProgram
@@ -73,6 +68,15 @@ class Case:
     regime: int
     device: torch.device | None = None
     known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
+    begin: int | None = None
+
+    def forget(self) -> None:
+        """Gives up all arrays; what is asked for again is worked out again."""
+        for name in ("placed", "exact", "eager", "unmasked", "of_poles", "flushed", "accidental", "rounded_alike"):
+            self.__dict__.pop(name, None)
+        self.known.clear()
+        if isinstance(self.inputs, _Inputs):
+            self.inputs.forget()
 
     @cached_property
     def placed(self) -> Mapping[str, Array]:
@@ -189,11 +193,12 @@ class Case:
     def _groups(self, output: int) -> Array:
         axes = self.program.values()[self.program.outputs[output]].axes
         shape = tuple(a.space.size(self.sizes) for a in axes)
+        begin = self.regime if self.begin is None else self.begin
         found = np.full((1,) * len(shape), self.regime if len(self.layout.rows) < len(self.inputs) else 0)
         for place, space in enumerate(self.layout.slots):
             dim = next((d for d, a in enumerate(axes) if a.space.name == space), None)
             if dim is not None:
-                own = labels(shape[dim], self.regime) + 1
+                own = labels(shape[dim], begin) + 1
                 found = found + own.reshape([-1 if d == dim else 1 for d in range(len(shape))]) * BASE ** (place + 1)
         return found
 
@@ -217,21 +222,6 @@ def most_terms(program: TensorProgram, sizes: Mapping[str, int]) -> int:
     """Returns how many terms the longest sum of the program has at `sizes`."""
     sums = (n.over for n in program.nodes if isinstance(n, Contraction | Reduction))
     return max((math.prod(a.space.size(sizes) for a in over) for over in sums), default=1)
-
-
-def points(program: TensorProgram, sizes: Mapping[str, int]) -> int:
-    """Estimates how many operations the program takes at `sizes`, one for each element of an input among them."""
-    return _points(_runs(program), sizes)
-
-
-def _points(runs: Sequence[tuple[tuple[Space, ...], int]], sizes: Mapping[str, int]) -> int:
-    return sum(math.prod([space.size(sizes) for space in over]) // shared for over, shared in runs)
-
-
-def _runs(program: TensorProgram) -> list[tuple[tuple[Space, ...], int]]:
-    """Lists the spaces that each node runs over, and how many of its operations count as one."""
-    nodes = (*program.inputs, *program.nodes)
-    return [(tuple(a.space for a in axes_of(n)), _OF_A_PRODUCT if isinstance(n, Contraction) else 1) for n in nodes]
 
 
 def cases(
@@ -258,28 +248,120 @@ def cases(
         the cases, in a fixed order.
     """
     layout = layout or layout_of(program)
-    reduced, looks_up = reduced_spaces(program), any(isinstance(n, Lookup) for n in program.nodes)
-    single = any(n.name not in layout.rows for n in program.inputs)
-    count = len(REGIMES) * draws if single else len(near) * draws
-    wanted = [(sizes, 0) for sizes in far]
-    wanted += [(near[n % len(near)], n % len(REGIMES)) for n in range(max(count, len(near)) if near else 0)]
+    alone = any(n.name not in layout.rows for n in program.inputs)
+    kinds = _kinds(program, near, layout)
+    drawing = _Drawing(program, layout, seed, device, kinds, kinds if alone else 1)
+    count = kinds * draws if alone else len(near) * draws
+    numbers = range(max(count, len(near)) if near else 0)
+    wanted = [(sizes, number, 0) for number, sizes in enumerate(far)]
+    for place, sizes in enumerate(near):  # those of the same sizes one after another
+        own = numbers[place :: len(near)]
+        wanted += [(sizes, len(far) + number, number) for number in own]
+    yield from filter(None, (drawing.case(*each) for each in wanted))
 
-    def made(number: int) -> Case | None:
-        sizes, regime = wanted[number]
-        rng = np.random.default_rng((seed, number))
-        inputs = {
-            n.name: drawn(n, sizes, layout, regime, rng, reduced, first=n is program.inputs[0]) for n in program.inputs
+
+def _kinds(program: TensorProgram, near: Sequence[Mapping[str, int]], layout: RowLayout) -> int:
+    """Counts the regimes of inputs without rows that differ: of large ones that are no floats, these are few."""
+    floats = any(n.dtype.is_float and n.name not in layout.rows for n in program.inputs)
+    small = any(points(program, sizes) < ON_DEVICE for sizes in near)
+    return len(REGIMES) if floats or small else OF_INTEGERS
+
+
+class _Inputs(Mapping[str, Array]):
+    """Inputs by name, those `held`; once these are forgotten, they are drawn again when they are asked for."""
+
+    def __init__(self, drawn: Callable[[], Mapping[str, Array]], held: Mapping[str, Array]) -> None:
+        self._drawn = drawn
+        self._held: Mapping[str, Array] | None = held
+
+    @property
+    def _all(self) -> Mapping[str, Array]:
+        if self._held is None:
+            self._held = self._drawn()
+        return self._held
+
+    def forget(self) -> None:
+        """Gives up the numbers."""
+        self._held = None
+
+    def __getitem__(self, name: str) -> Array:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+class _Drawing:
+    """Drawer the inputs of cases.
+
+    Rows of large inputs are drawn once for several cases of the same sizes, where these have rows of all regimes in any case: one
+    case more is for other inputs, which have no rows.
+    """
+
+    def __init__(
+        self, program: TensorProgram, layout: RowLayout, seed: int, device: torch.device | None, kinds: int, alike: int
+    ) -> None:
+        """Takes how many regimes inputs without rows are of in turn, and how many cases may have the same rows."""
+        self._kinds, self._alike = kinds, alike
+        self._program, self._layout, self._seed, self._device = program, layout, seed, device
+        self._reduced = reduced_spaces(program)
+        self._looks_up = any(isinstance(n, Lookup) for n in program.nodes)
+        self._rows: tuple[object, Mapping[str, Array]] | None = None
+
+    def case(self, sizes: Mapping[str, int], number: int, turn: int) -> Case | None:
+        """Drawer a case; None where no indices were found that are there: eager raises an error."""
+        regime = turn % self._kinds
+        large = points(self._program, sizes) >= ON_DEVICE
+        shared = large and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
+        device = self._device if large else None
+        begin = 0 if shared else regime
+
+        def drawn() -> dict[str, Array] | None:
+            rng = np.random.default_rng((self._seed, number))
+            rows = self._shared(sizes, turn // self._alike, device) if shared else dict[str, Array]()
+            alone = [n for n in self._program.inputs if n.name not in rows]
+            inputs = {**rows, **self._filled(alone, sizes, regime, rng, device)}
+            if self._looks_up and not _with_indices(self._program, inputs, sizes, rng):
+                return None
+            return {n.name: inputs[n.name] for n in self._program.inputs}
+
+        found = drawn()
+        if found is None:
+            return None
+        inputs = _Inputs(lambda: drawn() or {}, found)
+        return Case(self._program, sizes, inputs, self._layout, regime, device, begin=begin)
+
+    def _shared(self, sizes: Mapping[str, int], turn: int, device: torch.device | None) -> Mapping[str, Array]:
+        """Drawer the inputs that have rows, or finds them as drawn last."""
+        key = (*sorted(sizes.items()), turn)
+        if self._rows is None or self._rows[0] != key:
+            self._rows = None  # there is room for one
+            own = [n for n in self._program.inputs if n.name in self._layout.rows]
+            rng = np.random.default_rng((self._seed, turn, *sizes.values()))
+            self._rows = key, self._filled(own, sizes, 0, rng, device)
+        return self._rows[1]
+
+    def _filled(
+        self,
+        nodes: Sequence[Input],
+        sizes: Mapping[str, int],
+        regime: int,
+        rng: np.random.Generator,
+        device: torch.device | None,
+    ) -> dict[str, Array]:
+        first = self._program.inputs[:1]
+
+        def drawer(node: Input) -> Drawer:
+            count = math.prod(a.space.size(sizes) for a in node.axes)
+            regimes = len(REGIMES) if node.name in self._layout.rows else 1
+            return Drawer(rng) if device is None or count < DRAWN_THERE * regimes else TorchDrawer(rng, device)
+
+        return {
+            n.name: drawn(n, sizes, self._layout, regime, drawer(n), self._reduced, first=(n,) == first) for n in nodes
         }
-        if looks_up and not _with_indices(program, inputs, sizes, rng):
-            return None  # no call: eager raises an error
-        large = points(program, sizes) >= ON_DEVICE
-        return Case(program, sizes, inputs, layout, regime, device if large else None)
-
-    if device is None:
-        yield from filter(None, map(made, range(len(wanted))))
-    else:  # sizes of a binary's class are large, and their numbers take as long to draw as all that follows
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            yield from filter(None, pool.map(made, range(len(wanted))))
 
 
 def _with_indices(
@@ -300,92 +382,6 @@ def _with_indices(
         if reads_inside(program, inputs, sizes):
             return True
     return False
-
-
-def fitted(
-    program: TensorProgram,
-    wanted: Mapping[str, int],
-    layout: RowLayout,
-    most: int,
-    whole: Collection[str] = (),
-    allowed: Callable[[str, int], int] = lambda _, size: size,
-    at_most: int = AT_MOST,
-) -> dict[str, int] | None:
-    """Chooses sizes of all spaces of `program` that take few enough operations; None where its fixed sizes leave no such.
-
-    Args:
-        program: what is to be run.
-        wanted: of spaces without a fixed size, by name. First rows become fewer, then the largest sizes smaller, those last that
-            something is summed along: blocks of these have a state.
-        layout: spaces of rows have room for all regimes, several times where that is cheap.
-        most: so many operations. Where the least sizes take far more, rows are not of all regimes.
-        whole: spaces that keep the size wanted, whatever becomes of the others; then rows need not be of all regimes.
-        allowed: gives the size of a space, by name, to take in place of one that is wanted.
-        at_most: so many operations where nothing that is allowed takes fewer.
-    """
-    chosen = {name: size for name, size in wanted.items() if name not in program.following}
-    least = {name: min(size, _LEAST) for name, size in chosen.items()}
-    for name in layout.slots:
-        if name in chosen and name not in whole:
-            # So many more, not so many: a number that blocks divide would leave no rest.
-            chosen[name] += ROWS * len(REGIMES) if chosen[name] < ROWS * len(REGIMES) else 0
-            least[name] = len(REGIMES) if not whole else _LEAST
-    if (
-        not layout.slots
-    ):  # of integers alone: three blocks of each loop and a rest, so that each must begin where the last one ended
-        free = chosen.keys() - reduced_spaces(program) - set(whole)
-        chosen |= {name: 2 * chosen[name] + 3 for name in free}
-    chosen = _grown(program, {name: allowed(name, size) for name, size in chosen.items()}, allowed)
-    least |= {name: chosen[name] for name in whole if name in chosen}
-    sizes, summed, runs, slow = _taken(program, chosen), reduced_spaces(program), _runs(program), False
-
-    def smaller(name: str) -> int | None:
-        tried = (allowed(name, max(least[name], n)) for n in (chosen[name] * 2 // 3, chosen[name] // 2))
-        return next((n for n in tried if n < chosen[name]), None)
-
-    while sizes is not None and _points(runs, sizes) > most:
-        room = {name: fewer for name in chosen if chosen[name] > least[name] and (fewer := smaller(name))}
-        if not room and _points(runs, sizes) > _SLOW and not slow:
-            slow = True
-            fewest = 1 if whole else _FEWEST
-            least |= {name: min(least[name], fewest) for name in least if name not in whole}
-            continue
-        if not room:
-            return _roomy(program, chosen, sizes, allowed) if _points(runs, sizes) <= at_most else None
-        name = max(room.keys() & set(layout.slots) or room.keys() - summed or room, key=chosen.__getitem__)
-        taken = _taken(program, chosen | {name: room[name]})
-        if taken is None:  # what follows from it would have no elements
-            least[name] = chosen[name]
-        else:
-            sizes, chosen[name] = taken, room[name]
-    return None if sizes is None else _roomy(program, chosen, sizes, allowed)
-
-
-def _roomy(
-    program: TensorProgram, chosen: Mapping[str, int], sizes: dict[str, int], allowed: Callable[[str, int], int]
-) -> dict[str, int]:
-    """Returns `sizes`, which follow from those `chosen`, with what is looked up in as long as indices made of sizes reach."""
-    short = {name: allowed(name, n) for name, n in reached(program, sizes).items() if n > chosen.get(name, n)}
-    return (_taken(program, {**chosen, **short}) or sizes) if short else sizes
-
-
-def _grown(program: TensorProgram, chosen: Mapping[str, int], allowed: Callable[[str, int], int]) -> dict[str, int]:
-    """Returns the sizes `chosen`, those that others follow from greater where these would have no elements else."""
-    sizes = dict(chosen)
-    sources = {source.name for rule in program.derived for source in rule.sources} & sizes.keys()
-    for _ in range(_GROWN if sources else 0):
-        if _taken(program, sizes) is not None:
-            return sizes
-        sizes |= {name: allowed(name, 2 * sizes[name] + 1) for name in sources}
-    return dict(chosen)
-
-
-def _taken(program: TensorProgram, chosen: Mapping[str, int]) -> dict[str, int] | None:
-    """Returns the sizes of all spaces; None where `program` does not take them."""
-    sizes = program.sizes(chosen)
-    if not all(s.name in sizes for s in program.spaces()) or any(size < 1 for size in sizes.values()):
-        return None
-    return sizes if program.consistent(sizes) and stays_inside(program, sizes) else None
 
 
 def has_meaning(program: TensorProgram) -> bool:

@@ -18,7 +18,8 @@ from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.program import TensorProgram
-from weft.verify.cases import AT_MOST, BASE, ROOM, Case, points, said
+from weft.verify.cases import BASE, ROOM, Case, said
+from weft.verify.fitted import AT_MOST, points
 
 # Numbers within so many times of the largest may overflow in a sum of as many.
 _TERMS = 4096.0
@@ -31,6 +32,8 @@ _COARSE = 64
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
 _NOISE = 0.125
+# Operations of the cases whose arrays are kept: some hundred MiB.
+_HELD = 1 << 22
 
 
 @dataclass(eq=False)
@@ -46,19 +49,40 @@ class ErrorTally:
     wrong: list[str] = field(default_factory=list[str])
     _maxima: dict[int, Array] = field(default_factory=dict[int, Array])
     """Of each output, for each group: the error, eager's, and the largest result."""
-    _cases: list[tuple[Case, tuple[Array, ...]]] = field(default_factory=list["tuple[Case, tuple[Array, ...]]"])
+    _cases: list[Case] = field(default_factory=list[Case])
+    _results: dict[Case, tuple[Array, ...]] = field(default_factory=dict["Case", "tuple[Array, ...]"])
+    """Of those cases that alone would be wrong: no other one decides."""
+    _held: int = 0
+
+    def __bool__(self) -> bool:
+        """Tells whether there were cases."""
+        return bool(self._cases)
 
     def add(self, case: Case, results: Sequence[Array]) -> None:
-        """Takes in the results of a case: float64, int64 or bool."""
-        self._cases.append((case, tuple(results)))
+        """Takes in the results of a case: float64, int64 or bool. Of a large case, or one of many, the arrays are given up."""
+        self._cases.append(case)
+        if self._compare(case, results):
+            self._results[case] = tuple(results)
+        self._forget(case)
+
+    def _forget(self, case: Case) -> None:
+        """Gives up the arrays of a case that is large, or one of many."""
+        self._held += points(self.program, case.sizes)
+        if self._held > _HELD:
+            case.forget()
+
+    def _compare(self, case: Case, results: Sequence[Array]) -> bool:
+        """Compares results with a case's; tells whether this case alone leaves something to explain."""
+        open_ = False
         for output, found in enumerate(results):
             shape = case.exact[output].shape
             if found.shape != shape:
                 self.wrong.append(f"output {output} has shape {found.shape}, not {shape}")
             elif found.dtype.kind == "f":
-                self._floats(case, output, found)
+                open_ |= self._floats(case, output, found)
             else:
                 self._exact(case, output, found)
+        return open_
 
     def verdict(self) -> str | None:
         """Says what is wrong, in words; None where every regime keeps the rule."""
@@ -73,15 +97,15 @@ class ErrorTally:
         """
         most, moved = maxima.copy(), np.zeros(maxima.shape[1])
         bad = most[0] > self._bound(output, most)
-        for number in range(1, _ORDERS + 1):
-            for case in self._of(output, bad, lambda case, number=number: case.in_order(number)):
-                _raise(most[1], case, output, np.abs(_minus(case.in_order(number)[output], case.exact[output])))
-                bad &= most[0] > self._bound(output, most)
+        for case in self._of(output, bad, _in_orders):
+            for found in _in_orders(case):
+                _raise(most[1], case, output, np.abs(_minus(found[output], case.exact[output])))
+            bad &= most[0] > self._bound(output, most)
         bound = self._bound(output, most)
-        for number in range(_ROUNDINGS):
-            for case in self._of(output, bad, lambda case, number=number: case.rounded(number)):
-                _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
-                bad &= most[0] > bound + ROOM * moved
+        for case in self._of(output, bad, _rounded):
+            for found in _rounded(case):
+                _raise(moved, case, output, np.abs(_minus(found[output], case.exact[output])))
+            bad &= most[0] > bound + ROOM * moved
         sure = self._where_sure(output, bad)
         bad &= sure > bound + ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
@@ -94,7 +118,7 @@ class ErrorTally:
         error, own = sure[group], most[1, group]
         return f"output {output}, {said(group)}: error {error:.3g}, eager's {own:.3g}, bound {bound[group]:.3g}"
 
-    def _floats(self, case: Case, output: int, found: Array) -> None:
+    def _floats(self, case: Case, output: int, found: Array) -> bool:
         exact, eager = case.exact[output], case.eager[output]
         exact = _in_range(exact, eager, self._dtype(output))
         counted = np.isfinite(exact) & np.isfinite(eager)
@@ -113,11 +137,14 @@ class ErrorTally:
                 place = tuple(int(i) for i in np.argwhere(mask)[0])
                 regimes = said(_group_at(case, output, place))
                 self.wrong.append(f"output {output}, {regimes}: {found[place]} where eager gives {eager[place]}")
-                return
+                return False
         counted &= np.isfinite(found)
         maxima = self._maxima.setdefault(output, np.zeros((3, BASE ** (1 + len(case.layout.slots)))))
+        own = np.zeros_like(maxima)
         for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
-            _raise(maxima[place], case, output, np.abs(values), counted)
+            _raise(own[place], case, output, np.abs(values), counted)
+        np.maximum(maxima, own, out=maxima)
+        return bool((own[0] > self._bound(output, maxima)).any())
 
     def _odd(self, case: Case, output: int, found: Array, exact: Array) -> Array:
         """Tells where eager has no number, and a result is not one that a right kernel may give there.
@@ -193,7 +220,7 @@ class ErrorTally:
         What a mask excludes need not count: where eager makes a number of a NaN (nan_to_num), it may be made of a number.
         """
         most = np.zeros(len(bad))
-        for case, results in self._cases:
+        for case, results in self._results.items():  # of the others no error is above the bound
             if bad[case.groups(output)].any():
                 eager, found = case.eager[output], results[output]
                 sure = np.isfinite(eager)
@@ -204,24 +231,29 @@ class ErrorTally:
                 )
                 off = np.fmin(*(np.abs(_minus(found, each)) for each in references))
                 _raise(most, case, output, np.where(sure, off, np.nan))
+                self._forget(case)
         return most
 
     def _of(self, output: int, bad: Array, asked: Callable[[Case], object]) -> Iterator[Case]:
         """Yields the cases that have rows of groups that are `bad`, as long as there are such groups; short ones first.
 
-        What is `asked` of them is worked out for those after the first at once: each takes seconds where blocks are large, but on
+        What is `asked` of them is worked out for some after the first at once: each takes seconds where blocks are large, but on
         a GPU, which is given one after another anyhow.
         """
-        own = [case for case, _ in self._cases if bad[case.groups(output)].any()]
+        own = [case for case in self._cases if bad[case.groups(output)].any()]
         own.sort(key=lambda case: points(self.program, case.sizes))
-        yield from own[:1]
-        others = [case for case in own[1:] if bad[case.groups(output)].any()]
-        if len(others) > 1 and others[-1].device is None:
-            with ThreadPoolExecutor(min(len(others), os.cpu_count() or 1)) as pool:
-                list(pool.map(asked, others))
-        for case in others:
-            if bad[case.groups(output)].any():
-                yield case
+        workers, begin = os.cpu_count() or 1, 0
+        while begin < len(own):
+            some = own[begin : begin + (workers if begin else 1)]
+            begin += len(some)
+            some = [case for case in some if bad[case.groups(output)].any()]
+            if len(some) > 1 and some[-1].device is None:
+                with ThreadPoolExecutor(len(some)) as pool:
+                    list(pool.map(asked, some))
+            for case in some:
+                if bad[case.groups(output)].any():
+                    yield case
+                self._forget(case)
 
     def _dtype(self, output: int) -> DType:
         return self.program.values()[self.program.outputs[output]].dtype
@@ -230,6 +262,16 @@ class ErrorTally:
         """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
         return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + dtype.least_normal
+
+
+def _in_orders(case: Case) -> list[tuple[Array, ...]]:
+    """Returns the results as eager rounds them, in orders of summing beside numpy's."""
+    return [case.in_order(number) for number in range(1, _ORDERS + 1)]
+
+
+def _rounded(case: Case) -> list[tuple[Array, ...]]:
+    """Returns the results of runs that round at random."""
+    return [case.rounded(number) for number in range(_ROUNDINGS)]
 
 
 def _in_range(exact: Array, eager: Array, dtype: DType) -> Array:

@@ -8,12 +8,14 @@ without rows is of one regime at a time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from weft.tensor.arrays import is_numpys
 from weft.tensor.axes import Axis
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
@@ -30,6 +32,7 @@ from weft.tensor.program import (
     Scan,
     TensorProgram,
 )
+from weft.verify.drawer import Drawer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,17 @@ class Rows:
 
     shape: tuple[int, ...]
     dtype: DType
-    rng: np.random.Generator
+    draws: Drawer
 
     @property
     def normal(self) -> Array:
         """Standard normal elements."""
-        if self.dtype is DType.float64:
-            return self.rng.standard_normal(self.shape)
-        return self.rng.standard_normal(self.shape, np.float32).astype(np.float64)
+        return self.draws.normal(self.shape, self.dtype)
+
+    @property
+    def columns(self) -> Array:
+        """The number of each place of a row, along the last dimension."""
+        return self.draws.here(np.arange(self.shape[-1]))
 
 
 Filling: TypeAlias = Callable[[Rows], Array]
@@ -68,7 +74,7 @@ class Regime:
 
 
 def _scaled(wide: float, half: float) -> Filling:
-    """Draws normal elements times `wide`, or for types of few exponents times `half`."""
+    """Drawer normal elements times `wide`, or for types of few exponents times `half`."""
 
     def fill(rows: Rows) -> Array:
         return rows.normal * (half if rows.dtype is DType.float16 or rows.dtype.is_kept else wide)
@@ -82,14 +88,14 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """Draws one element for each row and repeats it along the row."""
+    """Drawer one element for each row and repeats it along the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
-    one = size * (1.0 + rows.rng.uniform(size=(*rows.shape[:-1], 1)))
+    one = size * (1.0 + rows.draws.uniform((*rows.shape[:-1], 1)))
     return np.broadcast_to(one, rows.shape)
 
 
 def _ties(rows: Rows) -> Array:
-    return rows.rng.integers(-1, 3, rows.shape).astype(np.float64)
+    return rows.draws.integers(-1, 3, rows.shape)
 
 
 def _zeros(rows: Rows) -> Array:
@@ -97,32 +103,29 @@ def _zeros(rows: Rows) -> Array:
 
 
 def _masked(rows: Rows) -> Array:
-    return np.full(rows.shape, -np.inf)
+    return np.broadcast_to(rows.draws.here(np.full((1,) * len(rows.shape), -np.inf)), rows.shape)
 
 
 def _masked_first(rows: Rows) -> Array:
-    """Draws rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
-    found = rows.normal
-    found[..., : rows.shape[-1] // 2] = -np.inf
-    return found
+    """Drawer rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
+    return np.where(rows.columns < rows.shape[-1] // 2, -np.inf, rows.normal)
 
 
 def _one_ahead(rows: Rows) -> Array:
     """Puts one element far above the others, at the end of a row or at its beginning: what was made of the others must shrink."""
     found = rows.normal
-    last = rows.rng.uniform(size=rows.shape[:-1]) < 0.5
-    found[..., -1] += 16.0 * last
-    found[..., 0] += 16.0 * ~last
-    return found
+    last = rows.draws.uniform((*rows.shape[:-1], 1)) < 0.5
+    return np.where(rows.columns == np.where(last, rows.shape[-1] - 1, 0), found + 16.0, found)
 
 
 def _with_one(value: float) -> Filling:
     def fill(rows: Rows) -> Array:
-        found = rows.normal
-        if found.size:
-            each = found.reshape(len(found), -1)
-            each[np.arange(len(each)), rows.rng.integers(each.shape[1], size=len(each))] = value
-        return found
+        found, count = rows.normal, math.prod(rows.shape[1:])
+        if not found.size:
+            return found
+        at = rows.draws.rng.integers(count, size=(rows.shape[0], 1))
+        places = rows.draws.here(np.arange(count))
+        return np.where(places == rows.draws.here(at), value, found.reshape(rows.shape[0], count)).reshape(rows.shape)
 
     return fill
 
@@ -238,64 +241,60 @@ def drawn(
     sizes: Mapping[str, int],
     layout: RowLayout,
     regime: int,
-    rng: np.random.Generator,
+    draws: Drawer,
     reduced: set[str],
     *,
     first: bool,
 ) -> Array:
-    """Draws elements for an input: rows of all regimes, else all of the one.
+    """Drawer elements for an input: rows of all regimes, else all of the one.
 
     Args:
         node: the input.
         sizes: by name of the space.
         layout: where rows are.
         regime: of an input without rows; else that of the first row.
-        rng: what draws.
+        draws: what draws.
         reduced: spaces that something is summed along, which go to the end of a row.
         first: whether it is the first input.
 
     Returns:
-        float64 that the input's type holds, int64, or bool.
+        float64 that the input's type holds, bool, or int64, in numpy's memory.
     """
     shape = tuple(a.space.size(sizes) for a in node.axes)
     if node.dtype.kind == "int":
-        return _integers(shape, node.dtype, rng, regime)
+        return _integers(shape, node.dtype, draws.rng, regime)
     space = layout.rows.get(node.name)
     dim = None if space is None else next(d for d, a in enumerate(node.axes) if a.space.name == space)
     order = sorted((d for d in range(len(shape)) if d != dim), key=lambda d: node.axes[d].space.name in reduced)
     rest = tuple(shape[d] for d in order)
     if dim is None:
-        made = np.array(_filled(1, rest, node.dtype, regime, rng, first)[0])
+        made = _filled(1, rest, node.dtype, regime, draws, first).reshape(rest)
     else:
         kinds = labels(shape[dim], regime)
-        made = np.zeros((shape[dim], *rest), np.bool_ if node.dtype is DType.bool else np.float64)
-        for kind in np.unique(kinds):
-            own = np.flatnonzero(kinds == kind)
-            made[own] = _filled(len(own), rest, node.dtype, int(kind), rng, first)
+        each = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+        filled = [_filled(len(own), rest, node.dtype, int(kinds[own[0]]), draws, first) for own in each]
+        made = np.concatenate(filled)[np.argsort(np.concatenate(each))]
     if node.dtype is DType.bool and made.ndim > 1 and regime % 2:  # whole blocks of a mask are empty
         half = made.shape[-1] // 2
-        start = int(rng.integers(0, half + 1))
-        made[..., start : start + half] = False
-    back = np.argsort(order if dim is None else [dim, *order])
-    return np.array(np.asarray(made).transpose(back), order="C")
+        columns = draws.here(np.arange(made.shape[-1]) - int(draws.rng.integers(0, half + 1)))
+        made = made & ~((columns >= 0) & (columns < half))
+    turned = made.transpose(tuple(map(int, np.argsort(order if dim is None else [dim, *order]))))
+    return np.array(turned, order="C") if is_numpys(turned) else turned
 
 
-def _filled(
-    count: int, row: tuple[int, ...], dtype: DType, regime: int, rng: np.random.Generator, first: bool
-) -> Array:
-    """Draws `count` rows of a regime, of the shape `row` each."""
+def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: Drawer, first: bool) -> Array:
+    """Drawer `count` rows of a regime, of the shape `row` each."""
     if dtype is DType.bool:
         share = (0.5, 0.5, 1.0, 0.0, 0.8)[regime % 5]
-        return rng.uniform(size=(count, *row)) < share
+        return draws.uniform((count, *row)) < share
     with np.errstate(all="ignore"):
         kind = REGIMES[regime]
         fill = kind.fill if first or kind.beside is None else kind.beside
-        values = np.asarray(fill(Rows((count, *(row or (1,))), dtype, rng)), np.float64)
-        return rounded(values, dtype).reshape(count, *row)
+        return rounded(fill(Rows((count, *(row or (1,))), dtype, draws)), dtype).reshape(count, *row)
 
 
 def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
-    """Draws small integers, which are compared with indices, and now and then any."""
+    """Drawer small integers, which are compared with indices, and now and then any."""
     low, high = dtype.bounds
     if regime % 4 == 3:
         return rng.integers(low, high, shape, dtype=np.int64, endpoint=True)

@@ -21,9 +21,10 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.program import TensorProgram
 from weft.verify import verify
-from weft.verify.cases import FAR, Case, cases, fitted, has_meaning
+from weft.verify.cases import Case, cases, has_meaning
 from weft.verify.eager import EagerDomain
 from weft.verify.emitted import ErrorTally
+from weft.verify.fitted import FAR, fitted
 from weft.verify.regimes import layout_of
 from weft.verify.sizes import freed, small_tiles
 from weft.verify.subject import FAILURES

@@ -12,8 +12,9 @@ from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
-from weft.verify.cases import MANY, Case, cases, fitted
+from weft.verify.cases import Case, cases
 from weft.verify.emitted import ErrorTally
+from weft.verify.fitted import MANY, fitted
 from weft.verify.regimes import layout_of
 from weft.verify.torch_array import TorchArray
 

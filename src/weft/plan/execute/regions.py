@@ -46,6 +46,7 @@ from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import part, views
 from weft.tensor.passes import Rewritten, Setting, Step
 from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
+from weft.verify.fitted import with_own_rules
 
 _SUFFIX = re.compile(r"[._]\d+$")
 
@@ -231,7 +232,7 @@ class Regions:
         """Returns what the kernels of a region are judged by."""
         spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
         return Judged(
-            prepared.region.program,
+            with_own_rules(prepared.region.program),
             prepared.centred,
             prepared.made,
             {own.name: its.name for own, its in spaces},

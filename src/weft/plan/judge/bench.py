@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,22 +19,53 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.verify.cases import Case
 from weft.verify.emitted import ErrorTally
+from weft.verify.fitted import points
 from weft.verify.torch_array import TorchArray
 
+# Operations of the cases that are run before any is compared: one child process for those that are small.
+_TOGETHER = 1 << 22
 
-def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: ErrorTally) -> str | None:
+
+def run(judged: Judged, region: CompiledRegion, every: Iterable[Case], tally: ErrorTally) -> str | None:
     """Runs the kernels on all cases and takes in their results; in words what went wrong with that.
+
+    Cases are drawn, run and compared a few at a time, large ones one by one: memory is held for no more of them.
 
     Raises:
         OutOfMemoryError: a GPU has no room for the cases.
         RuntimeError: the GPU's driver refused or lost the kernels.
     """
+    number = 0
+    for some in _batches(every, lambda case: points(judged.written, case.sizes)):
+        failed = _run(judged, region, some, number, tally)
+        if failed is not None:
+            return failed
+        number += len(some)
+    return None
+
+
+def _batches(every: Iterable[Case], size: Callable[[Case], int]) -> Iterator[list[Case]]:
+    """Yields lists of cases that have not many operations together, or are one."""
+    some: list[Case] = []
+    total = 0
+    for case in every:
+        if some and total + size(case) > _TOGETHER:
+            yield some
+            some, total = [], 0
+        some.append(case)
+        total += size(case)
+    if some:
+        yield some
+
+
+def _run(judged: Judged, region: CompiledRegion, some: list[Case], number: int, tally: ErrorTally) -> str | None:
+    """Runs the kernels on some cases, the first of which has the `number`."""
     bench = toolchain(region.kernels[0].target).bench(judged.device)
     results: list[tuple[Case, tuple[torch.Tensor, ...]]] = []
     with np.errstate(all="ignore"):  # kernels may be numpy's own functions
-        for number, case in enumerate(every):
+        for place, case in enumerate(some):
             with suppress(MemoryError):  # smaller ones may have room
-                values = _inputs(judged, region, case, bench, number)
+                values = _inputs(judged, region, case, bench, number + place)
                 results.append((case, _launched(judged, region, case, values, bench)))
 
     def references() -> None:
@@ -50,13 +82,10 @@ def run(judged: Judged, region: CompiledRegion, every: Sequence[Case], tally: Er
 
 def _inputs(judged: Judged, region: CompiledRegion, case: Case, bench: Bench, number: int) -> dict[str, torch.Tensor]:
     """Lays out the tensors of a case by name of the kernels' program: as in the example, or in several ways."""
-    arrays = {**case.inputs, **_viewed(judged, case)}
+    arrays = {**case.placed, **_viewed(judged, case)}
     values: dict[str, torch.Tensor] = {}
     for own, node in zip(region.program.inputs, arrays, strict=True):
-        bits = _bits(arrays[node], own.dtype)
-        # The names of element types are torch's own.
-        kind = getattr(torch, own.dtype.name)
-        values[own.name] = bench.holding(bits, kind, number, judged.innermost.get(own.name))
+        values[own.name] = bench.holding(_elements(arrays[node], own.dtype), number, judged.innermost.get(own.name))
     return values
 
 
@@ -82,17 +111,14 @@ def _viewed(judged: Judged, case: Case) -> dict[str, Array]:
         return {}
     nodes = tuple(n for n in judged.centred.nodes if n.name in names)
     program = replace(judged.centred, nodes=nodes, outputs=names, output_dims=())
-    return dict(zip(names, evaluate(program, dict(case.inputs), Fp64Domain(), sizes=dict(case.sizes)), strict=True))
+    return dict(zip(names, evaluate(program, dict(case.placed), Fp64Domain(), sizes=dict(case.sizes)), strict=True))
 
 
-def _bits(values: Array, dtype: DType) -> Array:
-    """Returns the elements as they lie in memory, in numpy's type of their width."""
-    if dtype is DType.bfloat16:
-        return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16).reshape(values.shape)
-    if dtype.is_float and dtype.bytes == 1:
-        kind = getattr(torch, dtype.name)
-        return torch.tensor(values, dtype=torch.float32).to(kind).view(torch.uint8).numpy().reshape(values.shape)
-    return values.astype(dtype.name)
+def _elements(values: Array, dtype: DType) -> torch.Tensor:
+    """Returns the elements in the type that the kernels read, which holds each of them; where they are."""
+    kind = getattr(torch, dtype.name)  # the names of element types are torch's own
+    held = values if isinstance(values, TorchArray) else TorchArray.of(values, torch.device("cpu"))
+    return cast("TorchArray", held).tensor.to(kind)
 
 
 def _held(tensor: torch.Tensor) -> Array:

@@ -10,7 +10,7 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
 from weft.tensor.evaluate import stays_inside
 from weft.tensor.program import Reindex, TensorProgram
-from weft.verify.cases import AT_MOST, fitted, points
+from weft.verify.fitted import AT_MOST, fitted, points
 from weft.verify.inputs import literals
 from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
 from weft.verify.sizes import edge_sizes, of_blocks, span_sizes
@@ -138,16 +138,18 @@ class _Choice:
             to.append(sizes)
 
     def _fit(self, limit: int, own: Sizes, whole: Collection[str] = ()) -> Sizes | None:
-        """Chooses sizes near those of loops, `own`; if they do not fit, what slices and splits bind is as in the example."""
+        """Chooses sizes near those of loops, `own`; if they do not fit, what slices and splits bind is as in the example, or less
+        where they leave it."""
         found = self._fitted(limit, own, whole)
         if found is not None or not self._tied:
             return found
-        return self._fitted(limit, own | self._tied, {*whole, *self._tied})
+        tied = {name: size for name, size in self._tied.items() if name not in whole}
+        return self._fitted(limit, own, whole, tied) or self._fitted(limit, own | self._tied, {*whole, *self._tied})
 
-    def _fitted(self, limit: int, own: Sizes, whole: Collection[str]) -> Sizes | None:
-        written, serving = self._judged.written, self._serving
+    def _fitted(self, limit: int, own: Sizes, whole: Collection[str], tied: Sizes | None = None) -> Sizes | None:
+        written, serving, layout = self._judged.written, self._serving, self.found.layout
         if serving is None:
-            return fitted(written, own, self.found.layout, limit, whole)
-        sizes = fitted(written, own, self.found.layout, limit, whole, serving.at_least, _MOST_OF_A_BINARY)
+            return fitted(written, own, layout, limit, whole, tied=tied)
+        sizes = fitted(written, own, layout, limit, whole, serving.at_least, _MOST_OF_A_BINARY, tied)
         fits = sizes is not None and points(written, sizes) <= _MOST_OF_A_BINARY and serving.serves(sizes)
         return sizes if fits else None

@@ -35,7 +35,7 @@ from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Setting
 from weft.tensor.program import TensorProgram
-from weft.verify.cases import FAR, MANY
+from weft.verify.fitted import FAR, MANY
 
 Meta: TypeAlias = Callable[[], Mapping[str, Json]]
 """What is kept beside a kernel that is printed now: its verdict."""

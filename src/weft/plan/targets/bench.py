@@ -10,12 +10,13 @@ import torch
 
 from weft.run.guarded import Guarded, GuardedOnGpu
 from weft.run.launch import Launcher
-from weft.tensor.domain import Array
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 
 MEMORY = 1 << 28
 """Bytes of memory that kernels are judged in, of which what is not touched costs nothing."""
+
+_OF_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +71,12 @@ class Bench:
 
     memory: Guarded | GuardedOnGpu = field(default_factory=lambda: Guarded(MEMORY))
 
-    def holding(self, bits: Array, dtype: torch.dtype, number: int, innermost: int | None) -> torch.Tensor:
+    def holding(self, values: torch.Tensor, number: int, innermost: int | None) -> torch.Tensor:
         """Makes an input that nothing may write to; `number` counts the cases, `innermost` is its dimension of stride 1."""
         del innermost
         assert isinstance(self.memory, Guarded)
-        return self.memory.holding(bits, dtype, several_strides(bits.shape, number), offset=number % 3)
+        bits = values.contiguous().view(_OF_WIDTH[values.itemsize]).numpy()
+        return self.memory.holding(bits, values.dtype, several_strides(bits.shape, number), offset=number % 3)
 
     def launcher(self, made: Any) -> Launcher:
         """Makes a launcher for a kernel whose outputs lie in this memory."""

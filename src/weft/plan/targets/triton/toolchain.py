@@ -27,8 +27,7 @@ from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
-from weft.tensor.domain import Array
-from weft.verify.cases import FAR, MANY
+from weft.verify.fitted import FAR, MANY
 
 # Triton's interpreter takes milliseconds for each thread block of a grid.
 _MANY_INTERPRETED = 1 << 13
@@ -45,10 +44,11 @@ class GpuBench(Bench):
     def __init__(self, device: torch.device) -> None:
         self.memory = GuardedOnGpu(device)
 
-    def holding(self, bits: Array, dtype: torch.dtype, number: int, innermost: int | None) -> torch.Tensor:
+    def holding(self, values: torch.Tensor, number: int, innermost: int | None) -> torch.Tensor:
         """Makes an input that lies as the example's does: the binary is for that."""
         del number
-        return self.memory.holding(bits, dtype, dense(bits.shape, innermost))
+        assert isinstance(self.memory, GuardedOnGpu)
+        return self.memory.holding(values, dense(values.shape, innermost))
 
 
 @dataclass(frozen=True)
