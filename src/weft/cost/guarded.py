@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from weft.block.program import BlockProgram, Dot, Graph, Map
 from weft.block.walk import every, results
@@ -73,8 +73,11 @@ def of_busy(counted: Traffic, applied: BlockProgram, guards: Mapping[str, Guarde
     dots = {n.name for n in every(applied.graph.nodes) if isinstance(n, Dot)}
     before = sum(count for name, count in counted.flops.items() if name in dots)
     share = sum(count for name, count in flops.items() if name in dots) / max(1, before)
+    operations = {
+        (name, lengths): ceil(times * left.get(name, 1.0)) for (name, lengths), times in counted.operations.items()
+    }
     matrices = {dtype: round(count * share) for dtype, count in counted.matrix_flops.items()}
-    return replace(counted, flops=flops, matrix_flops=matrices)
+    return replace(counted, operations=operations, flops=flops, matrix_flops=matrices)
 
 
 def _left(graph: Graph, guards: Mapping[str, GuardedShare], share: float) -> dict[str, float]:

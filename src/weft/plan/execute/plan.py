@@ -152,7 +152,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     trace = list(made.steps)
     inputs = _inputs(captured, program, arguments)
     layouts = {name: _layout(t) for name, t in inputs.items()}
-    masks = classes_of(inputs) if known.device is not None and not capturing() else {}
+    masks = {} if capturing() else classes_of(inputs)
     constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
     known.begin(layouts, constant, written_over(captured, program), masks)
     steps: list[PlanStep] = []

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from weft.masks import EDGES, Sparsity, classed
 
 # Elements that are looked at: of more, the first matrices.
-_MOST_ELEMENTS = 1 << 26
+_MOST_ELEMENTS = 1 << 24
 
 
 def classes_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, Sparsity]:
