@@ -10,7 +10,7 @@ import torch
 
 from testkit.emit.triton_guards import guarded
 from testkit.masks.guarded import MASKED
-from weft.cost import estimate_gpu
+from weft.cost import estimate_gpu, launches_of
 from weft.masks import EDGES, Sparsity, classed, share_of, typical
 from weft.plan.execute.selections import form_of
 from weft.plan.execute.sparsity import class_of, classes_of
@@ -108,6 +108,15 @@ def test_a_guarded_loop_costs_what_its_busy_iterations_do(*, beforehand: bool) -
         few, rel=0.01
     )
     assert seconds("weighted", {}, beforehand=beforehand) < every, "without an example, what is typical"
+
+
+@pytest.mark.parametrize("beforehand", [False, True])
+def test_a_masked_sum_reads_of_its_data_what_is_busy_and_all_of_its_mask(*, beforehand: bool) -> None:
+    case = guarded("sums", beforehand=beforehand)
+    sizes, masks = dict.fromkeys(case.sizes, 1024), {"mask": Sparsity((8,) * 6, (0,) * 6)}
+    costs = [launch.counted.loaded for launch in launches_of(case.program, sizes, masks=masks)]
+    assert sum(each.get("x", 0) for each in costs) == 1024**2 * 4 / 16
+    assert sum(each.get("mask", 0) for each in costs) >= 1024**2
 
 
 def test_the_class_belongs_to_what_is_remembered() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.block.program import BlockProgram, Dot, Graph, Map
-from weft.block.walk import every, results
+from weft.block.program import BlockProgram, Dot, Graph, Load, Map
+from weft.block.walk import asked, every, results
 from weft.cost.traffic import Traffic
 from weft.masks import Question, Sparsity, questions, share_of, typical
 from weft.tensor.axes import Axis
@@ -41,23 +41,23 @@ def guarded_shares(
         sizes: elements of each space, by name.
         masks: the classes of inputs, by name; of others it is the one that is typical.
     """
-    lengths = {asked.loop.name: asked.loop.axis.space.size(sizes) for asked in questions(applied)}
+    lengths = {each.loop.name: each.loop.axis.space.size(sizes) for each in questions(applied)}
     blocks = {m.axis: _block(m, sizes) for m in every(applied.graph.nodes) if isinstance(m, Map)}
     return {
-        asked.loop.name: GuardedShare(_share(asked, blocks, lengths[asked.loop.name], masks), asked.beforehand)
-        for asked in questions(applied)
-        if not asked.loop.runs_once
+        each.loop.name: GuardedShare(_share(each, blocks, lengths[each.loop.name], masks), each.beforehand)
+        for each in questions(applied)
+        if not each.loop.runs_once
     }
 
 
-def _share(asked: Question, blocks: Mapping[Axis, int], length: int, masks: Mapping[str, Sparsity]) -> float:
-    columns = blocks[asked.loop.axis]
-    rows = prod(blocks.get(axis, 1) for axis in asked.axes if axis != asked.loop.axis)
-    if asked.of_columns:
-        known = [masks[name].of(idle)[0] for name, idle in asked.inputs.items() if name in masks]
+def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mapping[str, Sparsity]) -> float:
+    columns = blocks[each.loop.axis]
+    rows = prod(blocks.get(axis, 1) for axis in each.axes if axis != each.loop.axis)
+    if each.of_columns:
+        known = [masks[name].of(idle)[0] for name, idle in each.inputs.items() if name in masks]
         return 2.0 ** (-max(known, default=_OF_COLUMNS) / 2)
     usual = typical(length)
-    return min(share_of(masks.get(name, usual).of(idle), rows, columns) for name, idle in asked.inputs.items())
+    return min(share_of(masks.get(name, usual).of(idle), rows, columns) for name, idle in each.inputs.items())
 
 
 def _block(node: Map, sizes: Mapping[str, int]) -> int:
@@ -67,27 +67,51 @@ def _block(node: Map, sizes: Mapping[str, int]) -> int:
 
 
 def of_busy(counted: Traffic, applied: BlockProgram, guards: Mapping[str, GuardedShare]) -> Traffic:
-    """Return what a launch does in iterations that are expected to have something to do: operations alone change."""
-    left = _left(applied.graph, guards, 1.0)
+    """Return what a launch loads and does in iterations that are expected to have something to do; what it stores is the same."""
+    homes = {
+        name: name for name in (*dict(applied.inputs), *(n for each in applied.graph.nodes for n in results(each)))
+    }
+    left, read = dict[str, float](), dict[str, float]()
+    _left(applied.graph, guards, 1.0, homes, left, read)
     flops = {name: round(count * left.get(name, 1.0)) for name, count in counted.flops.items()}
     dots = {n.name for n in every(applied.graph.nodes) if isinstance(n, Dot)}
     before = sum(count for name, count in counted.flops.items() if name in dots)
     share = sum(count for name, count in flops.items() if name in dots) / max(1, before)
-    operations = {
-        (name, lengths): ceil(times * left.get(name, 1.0)) for (name, lengths), times in counted.operations.items()
-    }
-    matrices = {dtype: round(count * share) for dtype, count in counted.matrix_flops.items()}
-    return replace(counted, operations=operations, flops=flops, matrix_flops=matrices)
+    return replace(
+        counted,
+        loaded={name: ceil(size * read.get(name, 1.0)) for name, size in counted.loaded.items()},
+        operations={
+            (name, lengths): ceil(times * left.get(name, 1.0)) for (name, lengths), times in counted.operations.items()
+        },
+        flops=flops,
+        matrix_flops={dtype: round(count * share) for dtype, count in counted.matrix_flops.items()},
+    )
 
 
-def _left(graph: Graph, guards: Mapping[str, GuardedShare], share: float) -> dict[str, float]:
-    """Find of what is done in guarded loops which share is left, by name of the operator."""
-    found: dict[str, float] = {}
+def _left(
+    graph: Graph,
+    guards: Mapping[str, GuardedShare],
+    share: float,
+    homes: Mapping[str, str],
+    left: dict[str, float],
+    read: dict[str, float],
+) -> None:
+    """Find of what is done in guarded loops which share is `left`, by name of the operator, and of lists is `read`.
+
+    Of a list that is loaded at several places it is the largest share: what is asked is read in each iteration.
+    """
     for node in graph.nodes:
-        if isinstance(node, Map):
-            own = share * guards.get(node.name, ALL_BUSY).share
-            found |= _left(node.body, guards, own)
-            found |= {} if node.state is None else _left(node.state.update, guards, own)
-        elif share < 1:
-            found |= dict.fromkeys(results(node), share)
-    return found
+        match node:
+            case Map():
+                own = share * guards.get(node.name, ALL_BUSY).share
+                inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
+                first, rest = asked(node)
+                _left(replace(node.body, nodes=first), guards, share, inner, left, read)
+                _left(replace(node.body, nodes=rest), guards, own, inner, left, read)
+                if node.state is not None:
+                    _left(node.state.update, guards, own, {}, left, read)
+            case Load(memory=memory):
+                left[node.name] = share
+                read[homes.get(memory, memory)] = max(share, read.get(homes.get(memory, memory), 0.0))
+            case _:
+                left.update(dict.fromkeys(results(node), share))
