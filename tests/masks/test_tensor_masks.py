@@ -203,3 +203,26 @@ def test_a_loop_that_leaves_blocks_out_is_chosen_where_the_example_has_empty_one
     assert guarded(program) == one_loop
     for other in (mask, ~mask, torch.rand(300, 517) < 0.01):
         demand_as_eager(program, only_log_sums, (q, k, other))
+
+
+def masked_operand(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, x, 0.0) @ w
+
+
+def multiplied_operand(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+    return (x * mask) @ w
+
+
+@pytest.mark.parametrize("f", [masked_operand, multiplied_operand])
+@pytest.mark.parametrize("shape", [(512, 1024, 256), (130, 517, 65)])
+def test_a_matmul_leaves_empty_blocks_of_its_left_operand_out(
+    f: Callable[..., Tensor], shape: tuple[int, int, int]
+) -> None:
+    torch.manual_seed(0)
+    rows, depth, columns = shape
+    x, w = torch.randn(rows, depth), torch.randn(depth, columns)
+    mask = in_blocks(rows, depth, 0.1)
+    program = weft.optimize(f, (x, w, mask))
+    assert guarded(program)
+    for other in (mask, ~mask, torch.zeros_like(mask), torch.rand(rows, depth) < 0.5):
+        demand_as_eager(program, f, (x, w, other))
