@@ -16,6 +16,7 @@ from weft.plan.execute.selections import form_of
 from weft.plan.execute.sparsity import class_of, classes_of
 from weft.plan.targets.candidates import Example
 from weft.plan.targets.packed import packed, unpacked
+from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.drawn import as_masks, in_blocks
 from weft.schedule import Schedule
 from weft.target import Target
@@ -80,6 +81,7 @@ def test_what_is_drawn_for_a_guarded_loop_has_empty_blocks(name: str, *, beforeh
         for n, kind in program.inputs
         if n in kinds
     }
+    as_masks({}, [program], {})  # of what is not among them, nothing is exchanged
     as_masks(inputs, [program], {})
     for each in inputs.values():
         if not each.is_floating_point() and each.dtype is not torch.bool:
@@ -89,6 +91,19 @@ def test_what_is_drawn_for_a_guarded_loop_has_empty_blocks(name: str, *, beforeh
         assert 0 < busy.float().mean() < 0.9
         if each.dim() == 2:
             assert class_of(busy).true[3] > 0, "blocks of 64 are empty, some of them"
+
+
+def test_candidates_are_timed_on_such_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(tune, "cache_filler", lambda device: torch.empty(1, device=device))
+    program, case = MASKED["weighted without"][0](), guarded("weighted without", beforehand=True)
+    innermost = {n.name: None for n in program.inputs}
+    sparse = Example(dict.fromkeys(case.sizes, 1024), innermost, 1, H200, {"mask": class_of(~longformer(1024))})
+    timer = tune.CandidateTimer(program, sparse, torch.device("cpu"), [case.program])
+    found, wanted = class_of(timer.inputs["mask"]).false, sparse.masks["mask"].false
+    assert all(abs(a - b) <= 1 for a, b in zip(found, wanted, strict=True)), (found, wanted)
+    plain = tune.CandidateTimer(program, sparse, torch.device("cpu"))
+    assert class_of(plain.inputs["mask"]).false[3] == 0, "random elements leave no block empty"
 
 
 def seconds(name: str, masks: Mapping[str, Sparsity], *, beforehand: bool) -> float:

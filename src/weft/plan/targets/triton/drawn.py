@@ -23,14 +23,14 @@ def as_masks(
     Random elements leave no block empty: loops that leave empty blocks out would never be found to be the faster ones.
 
     Args:
-        inputs: random tensors, which are written to.
+        inputs: random tensors, which are written to; others, as those that say where to read, are left as they are.
         programs: with places.
         classes: of inputs, by name; others are taken to be what is typical.
     """
     asked: dict[str, tuple[Question, float | bool | None]] = {}
     for program in programs:
         for question in questions(program):
-            asked |= {name: (question, idle) for name, idle in question.inputs.items()}
+            asked |= {name: (question, idle) for name, idle in question.inputs.items() if name in inputs}
     for name, (question, idle) in asked.items():
         made = inputs[name]
         if not made.numel() or not made.dim():
