@@ -9,7 +9,17 @@ from weft import errors
 from weft.garbage import uncollected
 
 with uncollected():  # it imports PyTorch's tracer
-    from weft.api import Program, Report, compile, equivalent, load, optimize, ready  # noqa: A004 - as torch.compile
+    from weft.api import (
+        Program,
+        Report,
+        block_mask,
+        compile,  # noqa: A004 - as torch.compile
+        dense_mask,
+        equivalent,
+        load,
+        optimize,
+        ready,
+    )
     from weft.options import options
     from weft.run.stats import snapshot as stats
     from weft.verify import Draws, Judgement, Verdict, judge
@@ -26,7 +36,9 @@ __all__ = [
     "Report",
     "Verdict",
     "__version__",
+    "block_mask",
     "compile",
+    "dense_mask",
     "equivalent",
     "errors",
     "judge",

@@ -186,3 +186,43 @@ def test_short_loops_on_a_gpu_ask_by_themselves() -> None:
     q, k, v = (t.bfloat16() for t in drawn(64, 64))
     program = weft.optimize(filled, (q, k, v, torch.rand(64, 64) < 0.5), target="cuda:90", effort="none")
     assert not any("beforehand" in str(kernel.schedule) for kernel in program.kernels)
+
+
+def only_log_sums(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    return torch.logsumexp((q @ k.mT).masked_fill(~mask, -INF), -1)
+
+
+@pytest.mark.parametrize(("share", "one_loop"), [(0.02, True), (1.0, False)])
+def test_a_loop_that_leaves_blocks_out_is_chosen_where_the_example_has_empty_ones(
+    share: float, *, one_loop: bool
+) -> None:
+    """Two loops that keep the scores of a row leave nothing out; they are faster where there is nothing to leave out."""
+    torch.manual_seed(0)
+    q, k, mask = torch.randn(300, 33), torch.randn(517, 33), in_blocks(300, 517, share)
+    program = weft.optimize(only_log_sums, (q, k, mask), threads=2)
+    assert guarded(program) == one_loop
+    for other in (mask, ~mask, torch.rand(300, 517) < 0.01):
+        demand_as_eager(program, only_log_sums, (q, k, other))
+
+
+def masked_operand(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, x, 0.0) @ w
+
+
+def multiplied_operand(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+    return (x * mask) @ w
+
+
+@pytest.mark.parametrize("f", [masked_operand, multiplied_operand])
+@pytest.mark.parametrize("shape", [(512, 1024, 256), (130, 517, 65)])
+def test_a_matmul_leaves_empty_blocks_of_its_left_operand_out(
+    f: Callable[..., Tensor], shape: tuple[int, int, int]
+) -> None:
+    torch.manual_seed(0)
+    rows, depth, columns = shape
+    x, w = torch.randn(rows, depth), torch.randn(depth, columns)
+    mask = in_blocks(rows, depth, 0.1)
+    program = weft.optimize(f, (x, w, mask))
+    assert guarded(program)
+    for other in (mask, ~mask, torch.zeros_like(mask), torch.rand(rows, depth) < 0.5):
+        demand_as_eager(program, f, (x, w, other))

@@ -5,10 +5,21 @@ can be run and asked (`optimize`): kernels, fallbacks, trace, explain. Options a
 """
 
 from weft.api.background.asked import ready
+from weft.api.block_masks import block_mask, dense_mask
 from weft.api.compile import compile  # noqa: A004 - the public name, as torch.compile
 from weft.api.equivalent import equivalent
 from weft.api.optimize import optimize
 from weft.api.program import Program, load
 from weft.api.report import Report
 
-__all__ = ["Program", "Report", "compile", "equivalent", "load", "optimize", "ready"]
+__all__ = [
+    "Program",
+    "Report",
+    "block_mask",
+    "compile",
+    "dense_mask",
+    "equivalent",
+    "load",
+    "optimize",
+    "ready",
+]

@@ -17,8 +17,10 @@ from typing import Any
 from weft.block.program import BlockProgram
 from weft.cost.cpu_cycles import cycles_of
 from weft.cost.cpu_work import BlockMove, OperatorWork, works_of
+from weft.cost.guarded import guarded_shares, of_busy
 from weft.cost.machine import Machine, MemoryLevel
 from weft.cost.traffic import Traffic, by_kernel
+from weft.masks import Sparsity
 
 # Cycles of an iteration of a loop beside its operators.
 _STEP = 15.0
@@ -64,6 +66,7 @@ def estimate(
     sizes: Mapping[str, int],
     machine: Machine,
     innermost: Mapping[str, int | None] | None = None,
+    masks: Mapping[str, Sparsity] | None = None,
 ) -> tuple[Cost, ...]:
     """Estimates the cost of each kernel of an applied program on a CPU, in the order of `weft.schedule.kernels`.
 
@@ -72,9 +75,12 @@ def estimate(
         sizes: elements of each space, by name; all at least 1.
         machine: where it would run.
         innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
+        masks: the classes of inputs, by name: guarded loops do the share of their iterations that is expected of these; of others,
+            what is typical.
     """
-    works = works_of(program, innermost or {})
-    return tuple(cost_of(part, machine, works, sizes) for part in by_kernel(program, sizes))
+    works, guards = works_of(program, innermost or {}), guarded_shares(program, sizes, masks or {})
+    counts = (of_busy(each, program, guards) if guards else each for each in by_kernel(program, sizes))
+    return tuple(cost_of(part, machine, works, sizes) for part in counts)
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -32,7 +32,9 @@ from weft.cost.gpu_limits import (
 from weft.cost.gpu_regions import BlockReduction, LoopWork, Matmul, ThreadBlockWork
 from weft.cost.gpu_work import work_of
 from weft.cost.gpus import Gpu, gpu
+from weft.cost.guarded import guarded_shares, of_busy
 from weft.cost.traffic import Traffic, by_kernel
+from weft.masks import Sparsity
 from weft.schedule import Schedule, kernels
 from weft.target import Target
 from weft.tensor.dtypes import DType
@@ -67,6 +69,7 @@ def estimate_gpu(
     target: Target,
     schedule: Schedule,
     innermost: Mapping[str, int | None] | None = None,
+    masks: Mapping[str, Sparsity] | None = None,
 ) -> tuple[Cost, ...]:
     """Estimates the cost of each launch of an applied program as Triton kernels, in the order of `weft.schedule.kernels`.
 
@@ -76,12 +79,13 @@ def estimate_gpu(
         target: a GPU.
         schedule: that was applied: its warps and stages count.
         innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
+        masks: the classes of inputs, by name, as `launches_of` takes them.
 
     Raises:
         TargetError: no GPU is known that `target` could be.
     """
     chip, stages, found = gpu(target), schedule.stages, list[Cost]()
-    for launch in launches_of(applied, sizes, innermost):
+    for launch in launches_of(applied, sizes, innermost, masks):
         warps = schedule.warps_of(merges=launch.merges)
         found.append(launch.cost(chip, warps, stages))
     return tuple(found)
@@ -217,12 +221,22 @@ class Launch:
 
 
 def launches_of(
-    applied: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[str, int | None] | None = None
+    applied: BlockProgram,
+    sizes: Mapping[str, int],
+    innermost: Mapping[str, int | None] | None = None,
+    masks: Mapping[str, Sparsity] | None = None,
 ) -> tuple[Launch, ...]:
-    """Lists the launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`."""
-    parts = zip(kernels(applied), by_kernel(applied, sizes), strict=True)
+    """Lists the launches of an applied program, in the order of `weft.schedule.kernels`; `innermost` as in `estimate_gpu`.
+
+    Guarded loops do the share of their iterations that is expected of masks of these classes, by name of the input; of others,
+    what is typical.
+    """
+    guards = guarded_shares(applied, sizes, masks or {})
+    counts = [of_busy(each, applied, guards) if guards else each for each in by_kernel(applied, sizes)]
+    parts = zip(kernels(applied), counts, strict=True)
     return tuple(
-        Launch(work_of(applied, part, counted, sizes, innermost), counted, part.merges) for part, counted in parts
+        Launch(work_of(applied, part, counted, sizes, innermost, guards), counted, part.merges)
+        for part, counted in parts
     )
 
 
@@ -327,7 +341,9 @@ class _Model:
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
             step, fill = busy + memory / region.together + moving, 0.0
-        cycles, total = region.runs * step + fill, _Use().plus(use, region.runs)
+        asking = 0.0 if region.busy == 1 else memory + chip.step_cycles  # nothing goes on before the answer is there
+        done = region.runs * region.busy
+        cycles, total = region.runs * asking + done * step + fill, _Use().plus(use, done)
         for inner in region.inner:
             more, used = self.region(inner)
             cycles, total = cycles + more, total.plus(used)

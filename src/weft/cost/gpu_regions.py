@@ -95,6 +95,7 @@ class LoopWork:
             iterations, and is neither read nor changed in them.
         axis: of the loop.
         part: which iterations of its range the loop has: those of several loops over one range lie at different places.
+        busy: the share of runs that do anything, of a loop that asks in each run whether it does.
     """
 
     loop: bool
@@ -112,6 +113,7 @@ class LoopWork:
     across: int = 0
     axis: Axis | None = None
     part: Part = Part.all
+    busy: float = 1.0
 
     def all(self) -> list[LoopWork]:
         """List this region and those inside."""

@@ -35,6 +35,7 @@ from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
 from weft.cost.gpu_regions import BlockReduction, LoadedItem, LoopWork, Matmul, ThreadBlockWork
+from weft.cost.guarded import ALL_BUSY, GuardedShare
 from weft.cost.load_places import blocks_of, decided_by, moving, part_of
 from weft.cost.traffic import Traffic
 from weft.schedule import KernelNodes, added_apart, multiplied
@@ -54,6 +55,7 @@ def work_of(
     counted: Traffic,
     sizes: Mapping[str, int],
     innermost: Mapping[str, int | None] | None = None,
+    guards: Mapping[str, GuardedShare] | None = None,
 ) -> ThreadBlockWork:
     """Find out what a thread block of the launch `part` of `applied` does, on average.
 
@@ -61,11 +63,12 @@ def work_of(
         counted: of this launch, one of `weft.cost.by_kernel(applied, sizes)`.
         sizes: elements of each space, by name; all at least 1.
         innermost: for inputs, by name, the dimension of stride 1; of others it is the last one.
+        guards: of guarded loops, by name, which share of their iterations is expected to have something to do.
     """
     around = Scope({}, applied=True)
     types = infer(applied.graph, dict(applied.inputs), around)
     body = LoopWork(loop=False, runs=1.0, entries=1.0)
-    walk = _Walk(counted, sizes, body)
+    walk = _Walk(counted, sizes, body, guards or {})
     values: _Values = {}
     for name in part.reads:
         kind, innermost_dim = types[name], (innermost or {}).get(name)
@@ -107,6 +110,8 @@ class _Walk:
     counted: Traffic
     sizes: Mapping[str, int]
     top: LoopWork
+    guards: Mapping[str, GuardedShare] = field(default_factory=dict[str, GuardedShare])
+    share: float = 1.0
     memory: LiveBytes = field(default_factory=LiveBytes)
     local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
     largest: int = 1
@@ -264,16 +269,20 @@ class _Walk:
         inlined = node.place is Place.grid or node.runs_once
         if node.place is Place.grid:
             self.grid.append((node.axis, blocks_of(node, self.sizes)))
-        own = region
+        own, guard, share = region, self.guards.get(node.name, ALL_BUSY), self.share
+        self.share *= guard.share
         if not inlined:
+            # A loop that is told beforehand has only the busy iterations.
+            told = self.share if guard.beforehand else share
             own = LoopWork(
                 loop=True,
-                runs=self.counted.runs.get(node.name, 0) / self.counted.iterations,
+                runs=told * self.counted.runs.get(node.name, 0) / self.counted.iterations,
                 entries=region.runs,
                 together=node.demands.unroll,
                 pipelined=node.demands.pipelined,
                 axis=node.axis,
                 part=node.range.part,
+                busy=1.0 if guard.beforehand else guard.share,
             )
             region.inner.append(own)
             self.around.append((node.axis, own))
@@ -297,6 +306,7 @@ class _Walk:
             types = infer(state.update, update_types(state, known), inside)
             self.graph(state.update, types, {**start, **feeds}, inside, inner_lanes, own, after)
         frame.end(during, after)
+        self.share = share
         self.inside.pop()
         if not inlined:
             self.around.pop()

@@ -10,8 +10,25 @@ programs, makes -inf of numbers that stand for it.
 
 from weft.masks.guards import guard
 from weft.masks.limit import limit
+from weft.masks.questions import Question, questions
+from weft.masks.sparsity import EDGES, Sparsity, classed, share_of, typical
 from weft.masks.stand_ins import stand_ins_as_nothing
 from weft.masks.unmasked import Known, known_values, unmasked
 from weft.masks.values import values_inside
 
-__all__ = ["Known", "guard", "known_values", "limit", "stand_ins_as_nothing", "unmasked", "values_inside"]
+__all__ = [
+    "EDGES",
+    "Known",
+    "Question",
+    "Sparsity",
+    "classed",
+    "guard",
+    "known_values",
+    "limit",
+    "questions",
+    "share_of",
+    "stand_ins_as_nothing",
+    "typical",
+    "unmasked",
+    "values_inside",
+]

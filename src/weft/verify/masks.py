@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import TypeVar
 
 import numpy as np
 
-from weft.block.program import BlockProgram, Buffer, Graph, Load, Map
-from weft.block.walk import asked, stored, touched
+from weft.block.program import BlockProgram
+from weft.masks import questions
 from weft.tensor.domain import Array, Domain, Structural
 from weft.tensor.dtypes import DType
 
@@ -22,30 +22,12 @@ _STRUCTURED = 0.8
 def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
     """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are.
 
-    Of what a launch finds out before, it is what masks usually have.
+    Where several decide it together, it is what masks usually have.
     """
-    given = {name: name for name, _ in applied.inputs}
-    found = dict(
-        _masks(applied.graph, {**given, **{n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}})
-    )
-    for node in applied.graph.nodes:
-        if isinstance(node, Map) and not found.keys().isdisjoint(stored(node)):
-            kinds = {name: kind.dtype for name, kind in applied.inputs if name in touched(node, Load)}
-            found |= {name: -inf if d.is_float else False for name, d in kinds.items() if d.kind != "int"}
-    return {name: idle for name, idle in found.items() if name in given}
-
-
-def _masks(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[str, float | bool]]:
-    for node in graph.nodes:
-        if not isinstance(node, Map):
-            continue
-        inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
-        if node.guard is not None:
-            first, _ = asked(node)
-            for each in first:
-                if isinstance(each, Load) and each.memory in inner and each.dtype.kind != "int":
-                    yield inner[each.memory], node.guard.idle
-        yield from _masks(node.body, inner)
+    kinds = {name: kind.dtype for name, kind in applied.inputs}
+    usual = {name: -inf if dtype.is_float else False for name, dtype in kinds.items() if dtype.kind != "int"}
+    found = {name: idle for asked in questions(applied) for name, idle in asked.inputs.items()}
+    return {name: usual[name] if idle is None else idle for name, idle in found.items() if name in usual}
 
 
 def with_idle_blocks(

@@ -21,11 +21,13 @@ from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
 from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
+from weft.plan.execute.sparsity import classes_of
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place, written_over
 from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
 from weft.plan.targets import toolchain
+from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
 from weft.run.compiler import compiler_works
@@ -148,9 +150,11 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
-    layouts = {name: _layout(t) for name, t in _inputs(captured, program, arguments).items()}
+    inputs = _inputs(captured, program, arguments)
+    layouts = {name: _layout(t) for name, t in inputs.items()}
+    masks = {} if capturing() else classes_of(inputs)
     constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
-    known.begin(layouts, constant, written_over(captured, program))
+    known.begin(layouts, constant, written_over(captured, program), masks)
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -190,7 +194,9 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
     free = captured.leaving is not None and known.scheme is None
     matmuls = free and any(lone_matmuls(captured, region) for region in cut)
-    fresh = Regions(known.layouts, known.target, constant=known.constant)  # without what is not needed any more
+    fresh = Regions(
+        known.layouts, known.target, constant=known.constant, masks=known.masks
+    )  # without what is not needed any more
     times = LibraryTimes(captured.recording, known.device)
     seconds = [region.measured_seconds for region in regions]
     worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)

@@ -15,6 +15,7 @@ from weft.cost import Machine, least_seconds
 from weft.defects import note
 from weft.errors import Location, WeftError
 from weft.garbage import uncollected
+from weft.masks import Sparsity
 from weft.options import current
 from weft.phases import phase
 from weft.pipeline import REGION
@@ -64,6 +65,7 @@ class Regions:
         constant: the spaces of the graph that are as long at each call as in the example, by name.
         writes: the calls of the graph that can write in place, by name, and the values that may be that memory before.
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
+        masks: the classes of those inputs of the graph that are masks, by name, where the example's elements are at hand.
     """
 
     layouts: Mapping[str, int | None]
@@ -72,6 +74,7 @@ class Regions:
     constant: frozenset[str] = frozenset()
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     scheme: Scheme | None = None
+    masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
@@ -123,17 +126,22 @@ class Regions:
         return scheme_of(program, stages, left, self._forms).text(len(operators(program)))
 
     def begin(
-        self, layouts: Mapping[str, int | None], constant: frozenset[str], writes: Mapping[str, tuple[str, ...]]
+        self,
+        layouts: Mapping[str, int | None],
+        constant: frozenset[str],
+        writes: Mapping[str, tuple[str, ...]],
+        masks: Mapping[str, Sparsity],
     ) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
-        self.layouts, self.constant, self.writes = layouts, constant, writes
+        self.layouts, self.constant, self.writes, self.masks = layouts, constant, writes, masks
         self._prepared.clear()
         self._alike.clear()
 
     def example(self, program: TensorProgram) -> Example:
         """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
         innermost = {n.name: self.layouts.get(n.name, _last(n)) for n in program.inputs}
-        return Example(_sizes(program), innermost, self._threads, self.target)
+        masks = {n.name: self.masks[n.name] for n in program.inputs if n.name in self.masks}
+        return Example(_sizes(program), innermost, self._threads, self.target, masks)
 
     def prepared(self, region: Region) -> Prepared:
         """Prepares `region` for being compiled."""
@@ -267,7 +275,12 @@ class Regions:
             node.name: None if old.name in of_views else self.layouts.get(old.name, _last(node))
             for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
         }
-        example = replace(self.example(program.program), innermost=innermost)
+        masks = {
+            node.name: self.masks[old.name]
+            for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
+            if old.name in self.masks
+        }
+        example = replace(self.example(program.program), innermost=innermost, masks=masks)
         form = form_of(program.program, example, self._forms)
         return Prepared(region, centred.program, program.program, viewed, made, example, form, program.steps)
 

@@ -179,11 +179,12 @@ def _named_as(example: Example, program: TensorProgram, other: TensorProgram) ->
     if program == other:
         return example
     spaces = zip(program.spaces(), other.spaces(), strict=True)
-    inputs = zip(program.inputs, other.inputs, strict=True)
+    inputs = tuple(zip(program.inputs, other.inputs, strict=True))
     return replace(
         example,
         sizes={its.name: example.sizes[own.name] for own, its in spaces},
         innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
+        masks={its.name: example.masks[own.name] for own, its in inputs if own.name in example.masks},
     )
 
 
@@ -270,7 +271,8 @@ def form_of(program: TensorProgram, example: Example, forms: Forms | None = None
     form, spaces = (forms or Forms()).of(program)
     sizes = tuple(example.sizes[s.name] for s in spaces)
     innermost = tuple(example.innermost.get(n.name) for n in program.inputs)
-    return form, sizes, innermost, example.threads, example.target
+    masks = tuple(example.masks.get(n.name) for n in program.inputs)
+    return form, sizes, innermost, masks, example.threads, example.target
 
 
 def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:

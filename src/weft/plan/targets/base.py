@@ -234,7 +234,7 @@ class Toolchain(ABC):
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         """Estimates the cost of each launch of a program with places; `schedule` is what gave them."""
         del schedule
-        return estimate(applied, example.sizes, self.machine(example.threads), example.innermost)
+        return estimate(applied, example.sizes, self.machine(example.threads), example.innermost, example.masks)
 
     def narrow_matmuls(self) -> bool:
         """Tells whether kernels multiply 16 and 8 bits with units that the machine has for them."""

@@ -10,6 +10,7 @@ from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
+from weft.masks import Sparsity
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.tensor.passes import Step
@@ -25,19 +26,26 @@ class Example:
         innermost: for each input, its dimension of stride 1 at the example, if any.
         threads: of the grid, on a CPU.
         target: where the kernels run.
+        masks: the classes of inputs that are masks, by name, where the example's elements are at hand.
     """
 
     sizes: Mapping[str, int]
     innermost: Mapping[str, int | None]
     threads: int
     target: Target = CPU
+    masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
 
     @property
     def kind(self) -> str:
         """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
         magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
         layouts = sorted(self.innermost.items())
-        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}"
+        masks = (
+            f", masks {sorted((name, each.true, each.false) for name, each in self.masks.items())}"
+            if self.masks
+            else ""
+        )
+        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}{masks}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from weft.block import program as block
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location
+from weft.masks import Sparsity
 from weft.plan.partition.partition import Cut, Region, TorchCall
 from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
@@ -71,7 +72,7 @@ _FORMS: tuple[type, ...] = (
         for form in _forms_of(module)
     ),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),
-    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection),
+    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection, Sparsity),
 )
 
 

@@ -38,8 +38,9 @@ def tuned_before(selection: Selection, places: Sequence[Mapping[str, str]], brou
     if known is None or considered is None:
         return None
     # At these sizes, not at those of then.
-    cost = total(estimate_gpu(known[0].applied, example.sizes, example.target, known[0].schedule, example.innermost))
-    chosen = replace(known[0], cost=cost)
+    own = known[0]
+    costs = estimate_gpu(own.applied, example.sizes, example.target, own.schedule, example.innermost, example.masks)
+    chosen = replace(own, cost=total(costs))
     seconds = measured_seconds(str(known[1].get("chosen", "")), considered)
     return replace(
         selection,

@@ -13,6 +13,7 @@ from weft.block.walk import maps
 from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
+from weft.masks import Sparsity
 from weft.plan.targets.base import Toolchain
 from weft.plan.targets.candidates import Way
 from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
@@ -58,7 +59,7 @@ class GpuWays:
 
     Attributes:
         fused: with canonical names.
-        sizes, innermost: of the example.
+        sizes, innermost, masks: of the example.
         chain: of a GPU.
     """
 
@@ -66,6 +67,7 @@ class GpuWays:
     sizes: Mapping[str, int]
     innermost: Mapping[str, int | None]
     chain: Toolchain
+    masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
     _refused: dict[_Form, UnsupportedError | None] = field(default_factory=dict["_Form", "UnsupportedError | None"])
 
@@ -88,7 +90,7 @@ class GpuWays:
         """Returns the way of a given schedule; raises as `apply` and `demand_legal` do."""
         applied = self._placing.apply(schedule)
         self._demand_legal(applied, schedule)
-        return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost)))
+        return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost, self.masks)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
         known, chip = self._known, gpu(self.chain.target)
@@ -161,7 +163,7 @@ class GpuWays:
             self._demand_legal(applied, wanted)
         except (ScheduleError, UnsupportedError) as error:
             return error.what
-        return _Placed(applied, launches_of(applied, self.sizes, self.innermost))
+        return _Placed(applied, launches_of(applied, self.sizes, self.innermost, self.masks))
 
     def _way(self, wanted: Schedule, placed: _Placed) -> Way:
         chip = gpu(self.chain.target)

@@ -111,10 +111,10 @@ class TritonGpu(Toolchain):
         return published_chip(self.target)
 
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
-        return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost)
+        return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost, example.masks)
 
     def ways(self, fused: BlockProgram, example: Example) -> GpuWays:
-        return GpuWays(fused, example.sizes, example.innermost, self)
+        return GpuWays(fused, example.sizes, example.innermost, self, example.masks)
 
     def tuned(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.block.program import Dot
+from weft.block.program import BlockProgram, Dot
 from weft.block.walk import every
 from weft.errors import WeftError
 from weft.options import current
@@ -25,6 +25,7 @@ from weft.plan.targets.candidates import Candidate, Considered, Example, Selecti
 from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import Printed, built, launched
+from weft.plan.targets.triton.drawn import as_masks
 from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, tuned_before
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu.alone import alone_on
@@ -237,7 +238,7 @@ def _fastest(
     Returns:
         those that could be measured, the fastest first; what became of each; whether there was time for all.
     """
-    rounds = Rounds(selection.program, selection.example, device)
+    rounds = Rounds(selection.program, selection.example, device, tried)
     search, first = _search(tried), _first_round(tried)
     following = _each_once(tried, 2 * search.programs)[len(first) :]
     done = list(first)
@@ -303,8 +304,10 @@ class Rounds:
         cut_short: the time for tuning was over before all had been compiled and timed.
     """
 
-    def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
-        self.program, self.example, self.device = program, example, device
+    def __init__(
+        self, program: TensorProgram, example: Example, device: torch.device, tried: Sequence[Candidate] = ()
+    ) -> None:
+        self.program, self.example, self.device, self.tried = program, example, device, tried
         seconds = current().tune_seconds
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds
         self.times: list[tuple[Candidate, float]] = []
@@ -337,7 +340,9 @@ class Rounds:
                 return
             raise failure
         with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
-            timing = self._timing = self._timing or _timing(self.program, self.example, self.device)
+            timing = self._timing = self._timing or _timing(
+                self.program, self.example, self.device, [each.applied for each in self.tried]
+            )
             for each in ready:
                 self.time(each, timing)
         self.times.sort(key=lambda found: found[1])
@@ -411,12 +416,14 @@ def _assembled_aloud(
     return found
 
 
-def _timing(program: TensorProgram, example: Example, device: torch.device) -> CandidateTimer | None:
+def _timing(
+    program: TensorProgram, example: Example, device: torch.device, applied: Sequence[BlockProgram]
+) -> CandidateTimer | None:
     """Makes what times candidates; None where the GPU has no memory for other operands beside the user's, or where none are found
     with which all that says where to read is an index: kernels would end.
     """
     try:
-        timer = CandidateTimer(program, example, device)
+        timer = CandidateTimer(program, example, device, applied)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
@@ -440,11 +447,16 @@ class _OnHost(dict[str, Any]):
 class CandidateTimer:
     """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
 
-    def __init__(self, program: TensorProgram, example: Example, device: torch.device) -> None:
+    def __init__(
+        self, program: TensorProgram, example: Example, device: torch.device, applied: Sequence[BlockProgram] = ()
+    ) -> None:
+        """`applied`: the programs of the candidates, which say what is a mask: that is drawn as masks are."""
         self.program, self.example, self.device = program, example, device
         sizes, indexing = program.sizes(example.sizes), deciding((program,))
         least = {name: min(space.size(sizes) for space in spaces) for name, spaces in indexing.items()}
         self.inputs = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
+        plain = {name: each for name, each in self.inputs.items() if name not in indexing}
+        as_masks(plain, dict.fromkeys(applied), example.masks)
         self.timer = GraphTimer(cache_filler(device))
 
     def measured(self, ready: Ready, best: float) -> float | str:

@@ -1,0 +1,195 @@
+"""What masks cost beyond patterns: time by density, regret of the choice, what building summaries takes, counted bytes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from mask_timing import DEVICE, DTYPE, HEADS, WIDTH, Run, attention, blocks, masks, medians, operands, replayed
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import weft
+from weft.plan import home
+from weft.plan.targets import toolchain
+from weft.tensor.dtypes import DType
+
+Row = dict[str, Any]
+
+DENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0)
+_COUNTED = (0.01, 0.1, 0.5, 1.0)
+_CALLS = 20
+
+
+def by_density(*, small: bool) -> Iterator[Row]:
+    """Time attention over random blocks of 64, of rising density, beside its floor.
+
+    One program, compiled with a tenth of the blocks, takes all masks; FlexAttention is compiled once as well.
+    """
+    batch, n = (1, 512) if small else (4, 4096)
+    q, k, v = operands(batch, n)
+    program = weft.optimize(attention, (q, k, v, blocks(n, n, 0.1)))
+    flex = None if DEVICE == "cpu" else _flex(q, k, v)
+    for density in DENSITIES:
+        mask = blocks(n, n, density)
+        runs: dict[str, Run] = {
+            "weft": lambda mask=mask: program(q, k, v, mask),
+            "sdpa": lambda mask=mask: scaled_dot_product_attention(q, k, v, attn_mask=mask),
+        }
+        if flex is not None:
+            runs["flex"] = flex(mask)
+        share = float(mask[::64, ::64].float().mean())
+        us = medians({name: replayed(run) for name, run in runs.items()})
+        yield {"batch": batch, "length": n, "density": share, "us": us, "floor us": _floor(q, mask, share)}
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor) -> Callable[[Tensor], Run]:
+    """Compile FlexAttention once: the function of its mask reads one tensor, into which each mask is copied."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    n = q.shape[-2]
+    held = torch.zeros(n, n, dtype=torch.bool, device=DEVICE)
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
+
+    def kept(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return held[i, j]
+
+    def of(mask: Tensor) -> Run:
+        held.copy_(mask)
+        found = create_block_mask(kept, None, None, n, n, device=DEVICE)
+        return lambda: compiled(q, k, v, block_mask=found)
+
+    return of
+
+
+def _floor(q: Tensor, mask: Tensor, share: float) -> float:
+    """Bound the microseconds of attention: every byte once or the operations of blocks that count, and a launch."""
+    machine = toolchain(home((q,))).machine(torch.get_num_threads())
+    moved = 4 * q.numel() * q.element_size() + mask.numel()
+    work = 4 * q.numel() * mask.shape[-1] * share
+    rate = machine.matrix_rate(DType.bfloat16 if DTYPE is torch.bfloat16 else DType.float32)
+    return 1e6 * (machine.launch_seconds + max(moved / machine.holding(moved).bytes_per_second, work / rate))
+
+
+def plotted(rows: list[Row], path: Path) -> bool:
+    """Draw times against density, if matplotlib is installed; tells whether it is."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return False
+    figure, axes = pyplot.subplots()
+    density = [row["density"] for row in rows]
+    for name in rows[0]["us"]:
+        axes.plot(density, [row["us"][name] for row in rows], marker="o", label=name)
+    axes.plot(density, [row["floor us"] for row in rows], linestyle="--", label="floor")
+    axes.set(xlabel="share of blocks that count", ylabel="microseconds", yscale="log")
+    axes.legend()
+    figure.savefig(path)
+    return True
+
+
+def regret(*, small: bool) -> Iterator[Row]:
+    """Time what is picked after a quick search beside the best of a full one, on Longformer's mask; on a GPU alone."""
+    lengths, batches = ((128, 512), (1,)) if small else ((128, 256, 512, 1024, 2048, 4096), (1, 4, 16))
+    for n in lengths if DEVICE == "cuda" else ():
+        mask = masks(n)["longformer"].contiguous()
+        for batch in batches:
+            q, k, v = operands(batch, n)
+            programs: dict[str, Any] = {}
+            for effort in ("quick", "full"):
+                with weft.options(effort=effort):
+                    programs[effort] = weft.optimize(attention, (q, k, v, mask))
+            given = (q, k, v, mask)
+            runs = {name: replayed(functools.partial(each, *given)) for name, each in programs.items()}
+            us = medians(runs)
+            picked = [str(kernel.schedule).replace("\n", "; ") for kernel in programs["quick"].kernels]
+            yield {"batch": batch, "length": n, "us": us, "regret": us["quick"] / min(us.values()), "picked": picked}
+
+
+def summaries(*, small: bool) -> Iterator[Row]:
+    """Time what finds out which blocks of a mask are empty: weft's launch before, `weft.block_mask`, and PyTorch's own."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    batch, n = (1, 512) if small else (16, 4096)
+    mask = masks(n)["longformer"].contiguous()
+
+    def kept(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask[i, j]
+
+    us = medians(
+        {
+            "weft.block_mask": lambda: weft.block_mask(mask),
+            "create_block_mask": lambda: create_block_mask(kept, None, None, n, n, device=DEVICE),
+        }
+    )
+    yield {"batch": batch, "length": n, "us": us | (_launches(batch, n, mask) if DEVICE == "cuda" else {})}
+
+
+def _launches(batch: int, n: int, mask: Tensor) -> dict[str, float]:
+    """Return the microseconds of each kernel of a call, by name: the one that reads the mask alone comes first."""
+    q, k, v = operands(batch, n)
+    program = weft.optimize(attention, (q, k, v, mask))
+    program(q, k, v, mask)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(_CALLS):
+            program(q, k, v, mask)
+        torch.cuda.synchronize()
+    events: Any = profile.key_averages()
+    return {f"kernel {each.key}": each.device_time_total / each.count for each in events if each.device_time_total}
+
+
+def mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean of what a mask keeps of each row."""
+    return torch.where(mask, x, 0.0).sum(-1) / mask.sum(-1)
+
+
+def log_sums(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    """Compute the logarithm of the sum of the exponentials of what a mask keeps of each row's scores."""
+    return torch.logsumexp((q @ k.mT).masked_fill(~mask, -math.inf), -1)
+
+
+def counted(*, small: bool) -> Iterator[Row]:
+    """Count the bytes that masked means and masked logsumexp move, as the cost model has them, beside those of a dense mask."""
+    n = 1024 if small else 4096
+    x = torch.randn(n, n, device=DEVICE)
+    q, k = (torch.randn(n, WIDTH, device=DEVICE, dtype=DTYPE) for _ in range(2))
+    given: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+        "mean": (mean, (x,)),
+        "log_sums": (log_sums, (q, k)),
+    }
+    for name, (f, inputs) in given.items():
+        moved: dict[float, int] = {}
+        for density in reversed(_COUNTED):
+            program = weft.optimize(f, (*inputs, blocks(n, n, density)))
+            costs = [kernel.cost for kernel in program.kernels]
+            moved[density] = sum((c.device_read + c.device_written) or (c.bytes_read + c.bytes_written) for c in costs)
+            yield {
+                "function": name,
+                "length": n,
+                "density": density,
+                "bytes": moved[density],
+                "of dense": moved[density] / moved[1.0],
+            }
+
+
+PARTS: dict[str, Callable[..., Iterator[Row]]] = {
+    "density": by_density,
+    "summaries": summaries,
+    "bytes": counted,
+    "regret": regret,
+}
+
+
+def said(part: str, row: Row) -> str:
+    """Write a row as a line."""
+    us = "  ".join(f"{name} {value:.1f} us" for name, value in row.get("us", {}).items())
+    rest = {key: value for key, value in row.items() if key not in ("us", "picked")}
+    words = "  ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rest.items()
+    )
+    return f"{part}: {words}  {us}  ({HEADS} heads)" if us else f"{part}: {words}"

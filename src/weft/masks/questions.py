@@ -1,0 +1,105 @@
+"""What guarded loops of a scheduled program ask: of which inputs, and what idle elements of these are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
+from weft.block.walk import asked, stored
+from weft.masks.known import Facts, KnownNumber
+from weft.masks.values import values_of
+from weft.tensor.axes import Axis
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Arg
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a guarded loop asks before each iteration.
+
+    Attributes:
+        loop: the loop.
+        inputs: of the program, by name: what an element of it is where it is idle; None where others decide that with it.
+        axes: of the loop, and of the maps around it on whose blocks the answer depends.
+        beforehand: a launch before finds out the answers, which lie in memory.
+    """
+
+    loop: Map
+    inputs: Mapping[str, float | bool | None]
+    axes: frozenset[Axis]
+    beforehand: bool
+
+    @property
+    def of_columns(self) -> bool:
+        """Tell whether the answer is the same for all blocks of rows, as where sequences are padded."""
+        return len(self.axes) == 1
+
+
+def questions(applied: BlockProgram) -> tuple[Question, ...]:
+    """List what the guarded loops of `applied`, a program with loads, ask; those that ask no input are left out."""
+    given = {name: name for name, _ in applied.inputs}
+    kept = {n.name: n.name for n in applied.graph.nodes if isinstance(n, Buffer)}
+    writers = {name: node for node in applied.graph.nodes if isinstance(node, Map) for name in stored(node)}
+    found = list[Question]()
+    for loop, loads in _guarded(applied.graph, {**given, **kept}):
+        assert loop.guard is not None
+        idle = KnownNumber(loop.guard.idle)
+        inputs = {home: _idle(loop.body, load, loop.guard.value, idle) for load, home in loads if home in given}
+        told = [home for _, home in loads if home in kept and home in writers]
+        for home in told:
+            inputs |= _of_answers(writers[home], given, home)
+        axes = frozenset(axis for load, _ in loads for at in load.at for axis in at.axes)
+        if inputs:
+            found.append(Question(loop, inputs, axes | {loop.axis}, bool(told)))
+    return tuple(found)
+
+
+def _guarded(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[Map, list[tuple[Load, str]]]]:
+    """Yield each guarded loop, and what it loads to be asked, with the memory that lies in."""
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
+        if node.guard is not None:
+            first, _ = asked(node)
+            yield node, [(n, inner[n.memory]) for n in first if isinstance(n, Load) and n.memory in inner]
+        yield from _guarded(node.body, inner)
+
+
+def _of_answers(writer: Map, homes: Mapping[str, str], answers: str) -> dict[str, float | bool | None]:
+    """Say what is idle in the inputs of which `writer` makes the list `answers`."""
+    outer = {f.inner: f.outer for f in writer.inputs}
+    inner = {f.inner: homes[f.outer] for f in writer.inputs if f.outer in homes}
+    found: dict[str, float | bool | None] = {}
+    for node in writer.body.nodes:
+        match node:
+            case Map():
+                found |= _of_answers(node, inner, next((i for i, o in outer.items() if o == answers), answers))
+            case Store(value=value) if outer.get(node.memory, node.memory) == answers:
+                loads = [n for n in writer.body.nodes if isinstance(n, Load) and n.memory in inner]
+                # What is stored says whether a number, 1 for what is busy and 0 for what is not, is above 0 (`any_busy`).
+                counted = next(n.args[0] for n in writer.body.nodes if isinstance(n, Pointwise) and n.name == value)
+                found |= {inner[n.memory]: _idle(writer.body, n, counted, KnownNumber(0.0)) for n in loads}
+            case _:
+                pass
+    return found
+
+
+def _idle(graph: Graph, load: Load, answer: str, idle: KnownNumber) -> float | bool | None:
+    """Return what makes the value `answer` of `graph` be `idle` where all that `load` loads is that; None where nothing does."""
+    asked = (-inf,) if isinstance(idle.value, bool) else (idle.value, -inf)
+    numbers = (False, True) if load.dtype is DType.bool else asked if load.dtype.is_float else ()
+    graph = replace(graph, nodes=tuple(map(_of_valid_elements, graph.nodes)))
+    for number in numbers:
+        if values_of(graph, {load.name: KnownNumber(number)}, Facts()).get(answer) == idle:
+            return number
+    return None
+
+
+def _of_valid_elements(node: BlockNode) -> BlockNode:
+    """Return `node`; a copy in place of one that only says what lies beyond the valid elements of its operand."""
+    if not isinstance(node, Fill):
+        return node
+    return Pointwise(node.name, Arg(0), (node.arg,), (), DType.float32)
