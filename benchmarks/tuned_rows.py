@@ -32,7 +32,7 @@ from weft.cost import gpu, launches_of, total
 from weft.emit.triton import GRANULARITY
 from weft.lab.workloads.gpu import ROWS
 from weft.plan.targets.candidates import Example
-from weft.plan.targets.triton import tune
+from weft.plan.targets.triton import rounds, tune
 from weft.schedule import Schedule, apply, kernels
 
 
@@ -49,16 +49,16 @@ class Tuned:
 
 def record(names: Sequence[str], file: Path, seconds: float) -> None:
     """Tune rows, and write what was measured after each."""
-    found: dict[tune.Rounds, Tuned] = {}
-    timed, ends, name = tune.Rounds.time, time.monotonic() + seconds, ""
+    found: dict[rounds.Rounds, Tuned] = {}
+    timed, ends, name = rounds.Rounds.time, time.monotonic() + seconds, ""
 
-    def noted(self: tune.Rounds, ready: tune.Ready, timing: tune.CandidateTimer | None) -> None:
+    def noted(self: rounds.Rounds, ready: rounds.Ready, timing: rounds.CandidateTimer | None) -> None:
         timed(self, ready, timing)
         if self.times and self.times[-1][0] is ready.candidate:
             region = found.setdefault(self, Tuned(name, self.example))
             region.measured.append((ready.candidate.fused, ready.candidate.schedule, self.times[-1][1]))
 
-    tune.Rounds.time = noted
+    rounds.Rounds.time = noted
     for name in names:
         if time.monotonic() > ends:
             break

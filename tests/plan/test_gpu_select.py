@@ -25,9 +25,10 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import select as select_ways
 from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.rounds import compiled
 from weft.plan.targets.triton.schedules import Blocks, LoopRole, choices, launches, parts, schedule
 from weft.plan.targets.triton.select import GpuWays
-from weft.plan.targets.triton.tune import compiled, tuned
+from weft.plan.targets.triton.tune import tuned
 from weft.run.cache import CacheFolder
 from weft.run.gpu import Assembled, Job, assemble
 from weft.schedule import LevelPlace, apply, kernels
@@ -316,11 +317,12 @@ def test_a_candidate_that_cannot_be_compiled_loses_to_the_next() -> None:
 def test_what_was_tuned_is_kept_with_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[int] = []
 
-    def fastest(tried: Any, *_: Any) -> Any:
+    def fastest(self: tune.Tuning) -> Any:
+        tried = (self.selection.chosen, *(self.selection.others or ()))
         timed.append(len(tried))
         return [tried[2]], [Considered("one", 1e-3, ""), Considered("other", None, "too slow")], True
 
-    monkeypatch.setattr(tune, "_fastest", fastest)
+    monkeypatch.setattr(tune.Tuning, "ended", fastest)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     program = programs.linear_relu(DType.bfloat16)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))

@@ -21,7 +21,7 @@ from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.execute import regions
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Example, Selection
-from weft.plan.targets.triton import toolchain, tune
+from weft.plan.targets.triton import rounds, toolchain, tune
 from weft.plan.targets.triton.tune import tuned
 from weft.run.gpu import Assembled, Job, assemble, workers
 from weft.target import Target
@@ -58,12 +58,12 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Selection:
 def timing(seconds: Callable[[Candidate], float], made: list[Candidate]) -> type:
     """Stands for what times candidates on a GPU: `seconds` gives a time, or raises."""
 
-    class Timing(tune.CandidateTimer):
+    class Timing(rounds.CandidateTimer):
         def __init__(self, *_: Any) -> None:
             self.device, self.inputs = torch.device("cpu"), dict[str, torch.Tensor]()
             self.timer = SimpleNamespace(median=lambda run, best: seconds(self.now))
 
-        def _run(self, ready: tune.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
+        def _run(self, ready: rounds.Ready) -> Callable[[], tuple[torch.Tensor, ...]]:
             self.now = ready.candidate
             made.append(ready.candidate)
             return lambda: ()
@@ -90,7 +90,7 @@ def tune_it(
     tune_seconds: int | None = None,
     refused: Refused = right,
 ) -> Selection:
-    monkeypatch.setattr(tune, "CandidateTimer", made)
+    monkeypatch.setattr(rounds, "CandidateTimer", made)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     with weft.options(cache_dir=str(tmp_path), tune_seconds=tune_seconds):
         return tuned(selection, torch.device("cuda", 0), refused)
@@ -131,7 +131,7 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     def none(candidate: Candidate) -> float:
         raise torch.OutOfMemoryError("no room")
 
-    class NoRoom(tune.CandidateTimer):
+    class NoRoom(rounds.CandidateTimer):
         def __init__(self, *_: Any) -> None:
             raise torch.OutOfMemoryError("no room for operands")
 
@@ -152,14 +152,14 @@ def test_candidates_without_kernels_make_room_for_others(
     first = tune._each_once(tried, 4)
     more = tune._each_once(tried, 8)[len(first) :][:2]
     lost = {id(each.applied) for each in first[-2:]}
-    whole = tune._printed
+    whole = rounds._printed
 
     def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
         if id(candidate.applied) in lost:
             return UnsupportedError("too much shared memory")
         return whole(program, candidate, example)
 
-    monkeypatch.setattr(tune, "_printed", printed)
+    monkeypatch.setattr(rounds, "_printed", printed)
     searching(monkeypatch, programs=4, closely=0)
     timed: list[Candidate] = []
     tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, timed))
@@ -172,17 +172,75 @@ def test_the_next_are_tried_where_the_first_have_no_kernels(
 ) -> None:
     one, two, three, four, five = (of(3, name) for name in "abcde")
     lost = {id(c.applied) for c in (one, two, three, four)}
-    whole = tune._printed
+    whole = rounds._printed
 
     def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
         if id(candidate.applied) in lost:
             return UnsupportedError("too much shared memory")
         return whole(program, candidate, example)
 
-    monkeypatch.setattr(tune, "_printed", printed)
+    monkeypatch.setattr(rounds, "_printed", printed)
     given = replace(selection, chosen=one, others=(two, three, four, five))
     found = tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1e-6, []))
     assert {c.origin[0] for c in found.considered if c.seconds is not None and c.origin[1] == ":"} == {"e"}
+
+
+# Several regions: the first rounds of all are timed before any is done with.
+
+
+def test_what_was_timed_ahead_is_not_timed_again(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    timed: list[Candidate] = []
+    begun: list[object] = []
+    rested: list[rounds.Rounds] = []
+
+    def rest(self: rounds.Rounds) -> None:
+        rested.append(self)
+
+    monkeypatch.setattr(rounds, "CandidateTimer", timing(lambda _: float(len(timed)), timed))
+    monkeypatch.setattr(rounds.Rounds, "rest", rest)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(tune, "begun", lambda task: begun.append(task) or task)
+    device = torch.device("cuda", 0)
+    with weft.options(cache_dir=str(tmp_path)):
+        ahead = tuple(tune.started(selection, device))
+        first = len(begun)
+        assert (first, len(timed), len(rested)) == (4, 0, 0)
+        tune.go_on(ahead)
+        assert (len(timed), len(rested)) == (4, 1)
+        assert len(begun) > first  # other warps and stages of the best are compiled meanwhile
+        found = tuned(selection, device, right, ahead=ahead)
+        assert len(timed) == len(begun)
+        assert len({(id(each.applied), each.schedule) for each in timed}) == len(timed)
+        assert found.chosen is timed[0]
+    with weft.options(cache_dir=str(tmp_path / "other")):
+        alone = tuned(selection, device, right)
+    assert [c.origin for c in alone.considered] == [c.origin for c in found.considered]
+
+
+def test_what_could_not_be_timed_ahead_is_timed_when_it_is_built(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    def fails(self: rounds.Rounds, candidates: Any) -> None:
+        raise RuntimeError("the GPU is gone for a moment")
+
+    timed: list[Candidate] = []
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    with weft.options(cache_dir=str(tmp_path)):
+        ahead = tuple(tune.started(selection, device))
+        with monkeypatch.context() as patch:
+            patch.setattr(rounds.Rounds, "run", fails)
+            with pytest.raises(RuntimeError):
+                tune.go_on(ahead)
+        monkeypatch.setattr(rounds, "CandidateTimer", timing(lambda _: float(len(timed)), timed))
+        assert tuned(selection, device, right, ahead=ahead).chosen is timed[0]
+
+
+def test_a_tuning_that_may_take_so_long_is_not_begun_beside_others(selection: Selection, tmp_path: Any) -> None:
+    with weft.options(cache_dir=str(tmp_path), tune_seconds=5):
+        assert not any(isinstance(each, tune.Tuning) for each in tune.started(selection, torch.device("cuda", 0)))
 
 
 # The fastest is taken only if it is right.
@@ -305,14 +363,14 @@ def test_quick_tuning_compiles_eight_binaries_at_most(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
     tried: list[Candidate] = []
-    whole = tune._printed
+    whole = rounds._printed
 
     def printed(program: TensorProgram, candidate: Candidate, example: Example) -> Any:
         tried.append(candidate)
         lost = fails and len(tried) < 3
         return UnsupportedError("too much shared memory") if lost else whole(program, candidate, example)
 
-    monkeypatch.setattr(tune, "_printed", printed)
+    monkeypatch.setattr(rounds, "_printed", printed)
     tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, []))
     assert 6 <= tune._binaries(tried) <= 8
     assert len(tried) == len({(id(each.applied), each.schedule) for each in tried})
@@ -349,7 +407,7 @@ def test_what_needs_no_kernel_is_not_tuned(
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The tuner's clock, which moves where a test moves it."""
     found = [100.0]
-    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: found[0]))
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: found[0]))
     return found
 
 
@@ -385,14 +443,14 @@ def test_the_time_for_tuning_bounds_compiling_but_for_one_candidate(
 
     def slow(job: Job, seconds: float) -> Assembled:
         given.append(seconds)
-        if seconds < tune._COMPILING:
+        if seconds < rounds.COMPILING:
             now[0] += 10.0
-        return assemble(job, seconds if seconds <= 0 else tune._COMPILING)
+        return assemble(job, seconds if seconds <= 0 else rounds.COMPILING)
 
     monkeypatch.setattr("weft.run.gpu.build.assemble", slow)
-    monkeypatch.setattr(tune, "side_by_side", functools.partial(tune.side_by_side, workers=1))
+    monkeypatch.setattr(rounds, "side_by_side", functools.partial(rounds.side_by_side, workers=1))
     found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, []), 5)
-    assert given[:2] == [tune._COMPILING, 5.0]
+    assert given[:2] == [rounds.COMPILING, 5.0]
     assert given[2:]
     assert all(left < 0 for left in given[2:])
     assert found.chosen is selection.chosen

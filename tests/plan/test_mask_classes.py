@@ -16,7 +16,7 @@ from weft.plan.execute.selections import form_of
 from weft.plan.execute.sparsity import class_of, classes_of
 from weft.plan.targets.candidates import Example
 from weft.plan.targets.packed import packed, unpacked
-from weft.plan.targets.triton import tune
+from weft.plan.targets.triton import rounds
 from weft.plan.targets.triton.drawn import as_masks, in_blocks
 from weft.schedule import Schedule
 from weft.target import Target
@@ -95,14 +95,14 @@ def test_what_is_drawn_for_a_guarded_loop_has_empty_blocks(name: str, *, beforeh
 
 def test_candidates_are_timed_on_such_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(tune, "cache_filler", lambda device: torch.empty(1, device=device))
+    monkeypatch.setattr(rounds, "cache_filler", lambda device: torch.empty(1, device=device))
     program, case = MASKED["weighted without"][0](), guarded("weighted without", beforehand=True)
     innermost = {n.name: None for n in program.inputs}
     sparse = Example(dict.fromkeys(case.sizes, 1024), innermost, 1, H200, {"mask": class_of(~longformer(1024))})
-    timer = tune.CandidateTimer(program, sparse, torch.device("cpu"), [case.program])
+    timer = rounds.CandidateTimer(program, sparse, torch.device("cpu"), [case.program])
     found, wanted = class_of(timer.inputs["mask"]).false, sparse.masks["mask"].false
     assert all(abs(a - b) <= 1 for a, b in zip(found, wanted, strict=True)), (found, wanted)
-    plain = tune.CandidateTimer(program, sparse, torch.device("cpu"))
+    plain = rounds.CandidateTimer(program, sparse, torch.device("cpu"))
     assert class_of(plain.inputs["mask"]).false[3] == 0, "random elements leave no block empty"
 
 

@@ -30,8 +30,8 @@ from weft.plan.progress import (
     terminal,
 )
 from weft.plan.targets.candidates import Example
-from weft.plan.targets.triton import tune
-from weft.plan.targets.triton.tune import compiled
+from weft.plan.targets.triton import rounds
+from weft.plan.targets.triton.rounds import compiled
 from weft.target import Target
 from weft.tensor.dtypes import DType
 
@@ -83,12 +83,12 @@ def test_what_threads_compile_is_told_to_the_observer_of_who_began_them(tmp_path
 def test_what_is_timed_is_told() -> None:
     nothing: Any = None
     timing: Any = SimpleNamespace(measured=lambda ready, best: 1e-3 if ready.candidate.name == "right" else "it failed")
-    rounds = tune.Rounds(nothing, nothing, nothing)
+    timed = rounds.Rounds(nothing, nothing, nothing)
     heard: list[ProgressEvent] = []
     with following(heard.append):
         for name in ("right", "wrong"):
             candidate: Any = SimpleNamespace(name=name)
-            rounds.time(tune.Ready(candidate, []), timing)
+            timed.time(rounds.Ready(candidate, []), timing)
     assert heard == [CandidateTimed(1e-3)]
 
 

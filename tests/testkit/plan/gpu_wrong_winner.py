@@ -22,21 +22,21 @@ from testkit.afresh import chosen_afresh
 from weft.emit import triton
 from weft.errors import LeftToPyTorchWarning
 from weft.plan.targets.candidates import Candidate, Selection
+from weft.plan.targets.triton import rounds, tune
 from weft.plan.targets.triton import toolchain as gpus
-from weft.plan.targets.triton import tune
 
 
 def squashed(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x)
 
 
-class Timing(tune.CandidateTimer):
+class Timing(rounds.CandidateTimer):
     """Times nothing: candidates take as long as there were ones before them."""
 
     def __init__(self, *_: Any) -> None:
         self.count = 0
 
-    def measured(self, ready: tune.Ready, best: float) -> float:
+    def measured(self, ready: rounds.Ready, best: float) -> float:
         """So many seconds."""
         self.count += 1
         return float(self.count)
@@ -69,9 +69,9 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
     patch.setattr(gpus, "MANY", 1 << 10)
     patch.setattr(gpus, "tuned", here)
     patch.setattr(triton, "emit", faulty)
-    patch.setattr(tune, "compiled", nothing)
-    patch.setattr(tune, "CandidateTimer", Timing)
-    patch.setattr(tune, "alone_on", lambda _: nullcontext())
+    patch.setattr(rounds, "compiled", nothing)
+    patch.setattr(rounds, "CandidateTimer", Timing)
+    patch.setattr(rounds, "alone_on", lambda _: nullcontext())
     patch.setattr(torch.cuda, "device", lambda _: nullcontext())
     patch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
 

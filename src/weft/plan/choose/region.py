@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -78,7 +78,10 @@ def compile_region(program: TensorProgram, example: Example, schedule: Schedule 
 
 
 def build_region(
-    selection: Selection, device: torch.device | None = None, demand: Demand = lambda _: NOT_JUDGED
+    selection: Selection,
+    device: torch.device | None = None,
+    demand: Demand = lambda _: NOT_JUDGED,
+    ahead: Sequence[object] = (),
 ) -> CompiledRegion:
     """Builds the kernels of what was selected, the fastest of several where the target times them on `device`.
 
@@ -86,6 +89,7 @@ def build_region(
         selection: what to build.
         device: where candidates are timed, if anywhere.
         demand: has kernels judged before they serve. Where candidates were timed, the next takes the place of a wrong one.
+        ahead: what `start_region` gave.
 
     Raises:
         WrongKernelError: what `demand` raised.
@@ -97,7 +101,7 @@ def build_region(
         """Look at it, or at the same region anew where what was seen was not kept."""
         return looked_at_closely(replace(selection, close=False))
 
-    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely)
+    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely, ahead)
     chosen, considered = selection.chosen, selection.considered
     try:
         return replace(attempts.made(chosen), considered=considered, measured_seconds=selection.measured_seconds)

@@ -163,6 +163,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         stages = known.stages(captured.program, made)
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
+        known.go_on()
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):

@@ -196,6 +196,12 @@ class Regions:
                 keep_for(prepared, selection)
                 self._begun[prepared.form] = start_region(selection, self.device)
 
+    def go_on(self) -> None:
+        """Goes on with what was begun, for each region until its compilers have more to do, before any region is waited for."""
+        for ahead in self._begun.values():
+            with suppress(Exception):  # `built` says what is wrong
+                toolchain(self.target).go_on(ahead)
+
     @property
     def launch_seconds(self) -> float:
         """Seconds of one kernel's launch, beyond its work."""
@@ -232,6 +238,7 @@ class Regions:
                 self.selection(region),
                 self.device,
                 functools.partial(demand, self._judged(prepared)),
+                self._begun.get(prepared.form, ()),
             )
             self._begun.pop(prepared.form, None)
         return self._built[prepared.form]

@@ -196,6 +196,17 @@ class Toolchain(ABC):
         del selection, device, meta
         yield from ()
 
+    def go_on(self, ahead: Sequence[object]) -> None:
+        """Does the part of `tuned` that has compilers work again, when it is done for several regions before any is built.
+
+        Args:
+            ahead: what `started` yielded for a region.
+
+        Raises:
+            WeftError: no candidate can be built.
+        """
+        del ahead
+
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel that was built before from the cache, by its key there; None where it cannot be had so."""
         del key
@@ -265,6 +276,7 @@ class Toolchain(ABC):
         device: torch.device | None,
         refused: Refused,
         anew: Callable[[], Selection],
+        ahead: Sequence[object] = (),
     ) -> Selection:
         """Returns `selection` with the candidate to build: by default the one that the model chose.
 
@@ -273,8 +285,9 @@ class Toolchain(ABC):
             device: where candidates may be timed, if anywhere.
             refused: why a candidate may not run.
             anew: selects again, for candidates that were not kept.
+            ahead: what `started` yielded.
         """
-        del device, refused, anew
+        del device, refused, anew, ahead
         return selection
 
     # Judging.

@@ -21,7 +21,7 @@ from weft.plan.targets.home import of_device
 from weft.plan.targets.triton.build import printed
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
-from weft.plan.targets.triton.tune import started, tuned
+from weft.plan.targets.triton.tune import go_on, started, tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu, warm
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
@@ -89,6 +89,9 @@ class TritonGpu(Toolchain):
         del meta  # of what is only timed nothing is kept
         yield from started(selection, device)
 
+    def go_on(self, ahead: Sequence[object]) -> None:
+        go_on(ahead)
+
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in kernels(applied):
             triton.demand_legal(applied, part, self.target)
@@ -122,9 +125,10 @@ class TritonGpu(Toolchain):
         device: torch.device | None,
         refused: Refused,
         anew: Callable[[], Selection],
+        ahead: Sequence[object] = (),
     ) -> Selection:
         """Returns `selection` with the candidate that measured fastest of those that are right."""
-        return tuned(selection, device, refused, anew)
+        return tuned(selection, device, refused, anew, ahead)
 
     def unjudged(self, device: torch.device | None) -> str:
         return "" if device is not None or interpreted.is_asked_for() else "there is no GPU here to run it"

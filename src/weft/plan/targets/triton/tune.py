@@ -7,33 +7,28 @@ warm start times nothing. A candidate that fails in any step is listed with its 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
-from weft.block.program import BlockProgram, Dot
+from weft.block.program import Dot
 from weft.block.walk import every
 from weft.errors import WeftError
 from weft.options import current
-from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.base import Refused
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
-from weft.plan.targets.graphs import GraphTimer, cache_filler, capturing
+from weft.plan.targets.candidates import Candidate, Considered, Selection
+from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep
-from weft.plan.targets.triton.build import Printed, built, launched
-from weft.plan.targets.triton.drawn import as_masks
+from weft.plan.targets.triton.build import built
 from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, tuned_before
+from weft.plan.targets.triton.rounds import COMPILING, Rounds, assembled
 from weft.run.cache import CacheFolder, Json
-from weft.run.gpu.alone import alone_on
-from weft.run.gpu.assemble import begun, side_by_side
+from weft.run.gpu.assemble import begun
 from weft.run.key import cache_key
 from weft.schedule import kernels
-from weft.tensor.program import Input, Lookup, TensorProgram
-from weft.verify.inputs import deciding, reads_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +55,11 @@ SEARCHES = {
     ("full", True): SearchSize(64, 8, 5, math.inf),
     ("full", False): SearchSize(64, 8, 5, math.inf),
 }
-# Seconds after which a candidate's compiler is stopped: what takes longer is unrolled into thousands of lines, and slow.
-_COMPILING = 20.0
 # So many of the fastest candidates have their kernels built and judged before the tuner gives up. Those of one program that have a
 # pipeline count as one, and those that have none: what the printed text or a pipeline gets wrong they all get wrong.
 _JUDGED = 4
 # Candidates that are predicted to take at most so much longer than the first are as good; fewer binaries leave room for others.
 AS_GOOD = 1.05
-_NO_MEMORY = "the GPU's memory did not suffice"
-
-Run = Callable[[], tuple[torch.Tensor, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A candidate whose kernels are compiled."""
-
-    candidate: Candidate
-    kernels: list[Printed]
 
 
 def tuned(
@@ -85,6 +67,7 @@ def tuned(
     device: torch.device | None,
     refused: Refused,
     anew: Callable[[], Selection] | None = None,
+    ahead: Sequence[object] = (),
 ) -> Selection:
     """Returns `selection` with the candidate that measured fastest of those that are right, and what became of the others.
 
@@ -100,6 +83,7 @@ def tuned(
             kept: whoever builds it finds that out again, without a tuning. With compile="first" it is asked of the likeliest ones,
             where no tuning is known. Nothing is asked else where nothing is timed.
         anew: selects again where the candidates beside the chosen one were not kept; without it they are not tried.
+        ahead: what `started` gave; what was timed since is not timed again.
 
     Raises:
         WeftError: no candidate has kernels; the first one's reason.
@@ -118,7 +102,8 @@ def tuned(
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
         return replace(selection, others=())
-    ranked, said, whole = _fastest(tried, selection, device)
+    known = (each for each in ahead if isinstance(each, Tuning) and each.is_of(selection, device))
+    ranked, said, whole = (next(known, None) or Tuning(selection, device)).ended()
     if not ranked:  # perhaps the next process has the memory to time them
         return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
     best, reasons = _first_right(ranked, refused)
@@ -141,12 +126,37 @@ def started(selection: Selection, device: torch.device | None) -> Iterator[objec
         folder = CacheFolder()
         if any(folder.lookup(cache_key(each), counted=False) is not None for each in (parts, cut_short)):
             return
-        tried = tried[:1] if current().compile == "first" else _first_round(tried)
+        if current().compile == "first":
+            tried = tried[:1]
+        else:
+            # The seconds that a tuning may take are those from its beginning, and not those of other regions.
+            if len(tried) > 1 and current().tune_seconds is None:
+                yield Tuning(selection, device)
+            tried = _first_round(tried)
     else:
         tried = tried[:1]
     for candidate in tried:
-        for each in built(selection.program, candidate, selection.example):
-            yield begun(partial(each.assembled, _COMPILING))
+        yield from _begun(selection, candidate)
+
+
+def go_on(ahead: Sequence[object]) -> None:
+    """Times the first round of a tuning that `started` has begun, and begins to compile the second one.
+
+    Raises:
+        WeftError: no candidate has kernels.
+    """
+    for each in ahead:
+        if isinstance(each, Tuning):
+            try:
+                each.begin()
+            finally:
+                each.rest()
+
+
+def _begun(selection: Selection, candidate: Candidate) -> Iterator[object]:
+    """Begins to compile the kernels of `candidate`; what is yielded is to be held while they are wanted."""
+    for each in built(selection.program, candidate, selection.example):
+        yield begun(partial(each.assembled, COMPILING))
 
 
 def _times() -> bool:
@@ -182,7 +192,7 @@ def _compiling(
     """Yields the candidates that have kernels, the likeliest first; the others are added to `failed`."""
     for candidate in _likeliest(selection, anew):
         try:
-            _assembled(built(selection.program, candidate, selection.example), math.inf)
+            assembled(built(selection.program, candidate, selection.example), math.inf)
         except WeftError as error:
             failed.append((candidate, error))
         else:
@@ -230,39 +240,82 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     return tuple(firsts)
 
 
-def _fastest(
-    tried: Sequence[Candidate], selection: Selection, device: torch.device
-) -> tuple[list[Candidate], list[Considered], bool]:
-    """Ranks the candidates by measured time: the best programs with places first, then the best warps and stages of these.
+class Tuning:
+    """The search for a region's fastest candidate: the best programs with places first, then the best warps and stages of these.
 
-    Returns:
-        those that could be measured, the fastest first; what became of each; whether there was time for all.
+    Between the two, compilers work: whoever has several regions begins with each (`begin`) before any is done with (`ended`).
+
+    Attributes:
+        selection: the region's, with the candidates in order of their predicted times.
+        device: where they are timed.
     """
-    rounds = Rounds(selection.program, selection.example, device, tried)
-    search, first = _search(tried), _first_round(tried)
-    following = _each_once(tried, 2 * search.programs)[len(first) :]
-    done = list(first)
-    try:
-        rounds.run(first)
-    except WeftError:
-        if not following or rounds.is_over():
-            raise
-    # Those that had no kernels, which did not fit, make room for others; but not where none can be timed.
-    lost = len(first) - len(rounds.compiled)
-    if lost and (rounds.times or not rounds.compiled) and following and not rounds.is_over():
-        instead = _within(following[:lost], search.binaries - _binaries(done), surely=not rounds.compiled)
-        rounds.run(instead)
-        done += instead
-    more: list[Candidate] = []
-    for best, _ in rounds.times[: search.closely]:
-        seen = [c.schedule for c in done if c.applied is best.applied]
-        others = [c for c in tried if c.applied is best.applied and c.schedule not in seen]
-        # With as many warps or stages as the best first: the other ones of both are further from it.
-        one = best.schedule
-        others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
-        more += others[: search.variants]
-    rounds.run(_within(more, search.binaries - _binaries(done), surely=False))
-    return [candidate for candidate, _ in rounds.times], rounds.said, not rounds.cut_short
+
+    def __init__(self, selection: Selection, device: torch.device) -> None:
+        self.selection, self.device = selection, device
+        self._tried = (selection.chosen, *(selection.others or ()))
+        self._rounds = Rounds(selection.program, selection.example, device, self._tried)
+        self._more: tuple[Candidate, ...] | None = None
+        self._compiling: list[object] = []
+
+    def is_of(self, selection: Selection, device: torch.device) -> bool:
+        """Tells whether it can be ended for `selection`: it is the same, and nothing went wrong so far."""
+        return self.selection is selection and self.device == device and self._more is not None
+
+    def begin(self) -> None:
+        """Times the first round, and begins to compile the second one.
+
+        Raises:
+            WeftError: no candidate has kernels; the first one's reason.
+        """
+        rounds, search, first = self._rounds, _search(self._tried), _first_round(self._tried)
+        following = _each_once(self._tried, 2 * search.programs)[len(first) :]
+        done = list(first)
+        try:
+            rounds.run(first)
+        except WeftError:
+            if not following or rounds.is_over():
+                raise
+        # Those that had no kernels, which did not fit, make room for others; but not where none can be timed.
+        lost = len(first) - len(rounds.compiled)
+        if lost and (rounds.times or not rounds.compiled) and following and not rounds.is_over():
+            instead = _within(following[:lost], search.binaries - _binaries(done), surely=not rounds.compiled)
+            rounds.run(instead)
+            done += instead
+        self._more = _within(self._variants(search, done), search.binaries - _binaries(done), surely=False)
+        for each in self._more if current().tune_seconds is None else ():
+            with suppress(WeftError):  # it fails again where it is asked for
+                self._compiling += _begun(self.selection, each)
+
+    def _variants(self, search: SearchSize, done: Sequence[Candidate]) -> list[Candidate]:
+        """Returns the best programs with other warps and stages, in order."""
+        found: list[Candidate] = []
+        for best, _ in self._rounds.times[: search.closely]:
+            seen = [c.schedule for c in done if c.applied is best.applied]
+            others = [c for c in self._tried if c.applied is best.applied and c.schedule not in seen]
+            # With as many warps or stages as the best first: the other ones of both are further from it.
+            one = best.schedule
+            others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
+            found += others[: search.variants]
+        return found
+
+    def rest(self) -> None:
+        """Lets go of the memory that is needed to time, until it goes on."""
+        self._rounds.rest()
+
+    def ended(self) -> tuple[list[Candidate], list[Considered], bool]:
+        """Times the second round, after the first.
+
+        Returns:
+            the candidates that could be measured, the fastest first; what became of each; whether there was time for all.
+
+        Raises:
+            WeftError: as `begin`.
+        """
+        if self._more is None:
+            self.begin()
+        self._rounds.run(self._more or ())
+        self._compiling.clear()
+        return [candidate for candidate, _ in self._rounds.times], self._rounds.said, not self._rounds.cut_short
 
 
 def _search(tried: Sequence[Candidate]) -> SearchSize:
@@ -292,206 +345,3 @@ def _within(candidates: Sequence[Candidate], binaries: float, *, surely: bool = 
         if _binaries([*taken, each]) <= binaries or (surely and not taken):
             taken.append(each)
     return tuple(taken)
-
-
-class Rounds:
-    """Candidates compiled and timed, round by round.
-
-    Attributes:
-        times: of candidates, in seconds, the fastest first.
-        compiled: those that have kernels.
-        said: what became of each.
-        cut_short: the time for tuning was over before all had been compiled and timed.
-    """
-
-    def __init__(
-        self, program: TensorProgram, example: Example, device: torch.device, tried: Sequence[Candidate] = ()
-    ) -> None:
-        self.program, self.example, self.device, self.tried = program, example, device, tried
-        seconds = current().tune_seconds
-        self.deadline = math.inf if seconds is None else time.monotonic() + seconds
-        self.times: list[tuple[Candidate, float]] = []
-        self.compiled: list[Candidate] = []
-        self.said: list[Considered] = []
-        self.cut_short = False
-        self._timing: CandidateTimer | None = None
-
-    def run(self, candidates: Sequence[Candidate]) -> None:
-        """Runs one round. However little time there is, the first of all candidates is compiled and timed.
-
-        Raises:
-            WeftError: no candidate has kernels so far; the first one's reason.
-        """
-        if not candidates or (self.times and self.is_over()):
-            return
-        ready: list[Ready] = []
-        failure: WeftError | None = None
-        made = compiled(self.program, candidates, self.example, self.deadline, surely=0 if self.times else 1)
-        for candidate, found in zip(candidates, made, strict=True):
-            if isinstance(found, WeftError):
-                failure = failure or found
-                self.said.append(Considered(candidate.name, None, found.what))
-            else:
-                ready.append(Ready(candidate, found))
-        self.compiled += [each.candidate for each in ready]
-        over = failure is not None and self.is_over()
-        if failure is not None and not self.compiled:
-            if over:  # with more time another one may have had kernels
-                return
-            raise failure
-        with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
-            timing = self._timing = self._timing or _timing(
-                self.program, self.example, self.device, [each.applied for each in self.tried]
-            )
-            for each in ready:
-                self.time(each, timing)
-        self.times.sort(key=lambda found: found[1])
-
-    def is_over(self) -> bool:
-        """Tells whether no more is to be begun; it is asked where there is more."""
-        over = time.monotonic() >= self.deadline
-        self.cut_short = self.cut_short or over
-        return over
-
-    def time(self, ready: Ready, timing: CandidateTimer | None) -> None:
-        name = ready.candidate.name
-        if timing is None:
-            self.said.append(Considered(name, None, f"not timed: {_NO_MEMORY}"))
-            return
-        if self.times and self.is_over():
-            self.said.append(Considered(name, None, "not timed: the time for tuning (option tune_seconds) was used up"))
-            return
-        measured = timing.measured(ready, min((t for _, t in self.times), default=math.inf))
-        if isinstance(measured, str):
-            self.said.append(Considered(name, None, measured))
-        else:
-            tell(CandidateTimed(measured))
-            self.times.append((ready.candidate, measured))
-            self.said.append(Considered(name, measured, ""))
-
-
-def compiled(
-    program: TensorProgram,
-    tried: Sequence[Candidate],
-    example: Example,
-    deadline: float = math.inf,
-    *,
-    surely: int = 0,
-) -> list[list[Printed] | WeftError]:
-    """Compiles for each candidate its kernels, or says what is wrong with one; Triton runs in processes of its own, one
-    for each core.
-
-    Nothing is compiled after `deadline`, by `time.monotonic`, but for so many that are compiled `surely`: the first that can be
-    printed.
-    """
-    # Printed here: options are those of this thread.
-    printed = [_printed(program, candidate, example) for candidate in tried]
-    good = [(c, each) for c, each in zip(tried, printed, strict=True) if not isinstance(each, WeftError)]
-    ends = [math.inf if number < surely else deadline for number in range(len(good))]
-    tasks = [partial(_assembled_aloud, *each, end, observer()) for each, end in zip(good, ends, strict=True)]
-    made = iter(side_by_side(tasks))
-    return [each if isinstance(each, WeftError) else next(made) for each in printed]
-
-
-def _printed(program: TensorProgram, candidate: Candidate, example: Example) -> list[Printed] | WeftError:
-    try:
-        return built(program, candidate, example)
-    except WeftError as error:
-        return error
-
-
-def _assembled(kernels: list[Printed], deadline: float) -> list[Printed]:
-    for each in kernels:
-        each.assembled(min(_COMPILING, deadline - time.monotonic()))
-    return kernels
-
-
-def _assembled_aloud(
-    candidate: Candidate, kernels: list[Printed], deadline: float, follower: ProgressObserver | None
-) -> list[Printed]:
-    """Compile in a thread that has no observer of its own."""
-    found = _assembled(kernels, deadline)
-    if follower is not None:
-        follower(CandidateBuilt(candidate.name, candidate.cost.predicted_seconds))
-    return found
-
-
-def _timing(
-    program: TensorProgram, example: Example, device: torch.device, applied: Sequence[BlockProgram]
-) -> CandidateTimer | None:
-    """Makes what times candidates; None where the GPU has no memory for other operands beside the user's, or where none are found
-    with which all that says where to read is an index: kernels would end.
-    """
-    try:
-        timer = CandidateTimer(program, example, device, applied)
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return None
-    if not any(isinstance(node, Lookup) for node in program.nodes):
-        return timer
-    return timer if reads_inside(program, _OnHost(timer.inputs), program.sizes(example.sizes)) else None
-
-
-class _OnHost(dict[str, Any]):
-    """Tensors by name as arrays, each brought from the GPU when it is asked for."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-
-    def __missing__(self, name: str) -> Any:
-        tensor = self._tensors[name]
-        return (tensor.double() if tensor.is_floating_point() else tensor).cpu().numpy()
-
-
-class CandidateTimer:
-    """Runs candidates on the same random inputs and times them, the second-level cache emptied before each call."""
-
-    def __init__(
-        self, program: TensorProgram, example: Example, device: torch.device, applied: Sequence[BlockProgram] = ()
-    ) -> None:
-        """`applied`: the programs of the candidates, which say what is a mask: that is drawn as masks are."""
-        self.program, self.example, self.device = program, example, device
-        sizes, indexing = program.sizes(example.sizes), deciding((program,))
-        least = {name: min(space.size(sizes) for space in spaces) for name, spaces in indexing.items()}
-        self.inputs = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
-        plain = {name: each for name, each in self.inputs.items() if name not in indexing}
-        as_masks(plain, dict.fromkeys(applied), example.masks)
-        self.timer = GraphTimer(cache_filler(device))
-
-    def measured(self, ready: Ready, best: float) -> float | str:
-        """Measures the median seconds of a call, or says why it cannot be taken."""
-        try:
-            run = self._run(ready)
-            run()
-            torch.cuda.synchronize(self.device)  # what fails, fails here
-            return self.timer.median(run, best)
-        except WeftError as error:
-            return error.what
-        except torch.OutOfMemoryError:
-            pass
-        except RuntimeError as error:  # the driver's word
-            return str(error).partition("\n")[0]
-        torch.cuda.empty_cache()  # the next candidate, and the user, may have what this one took
-        return _NO_MEMORY
-
-    def _run(self, ready: Ready) -> Run:
-        def run() -> tuple[torch.Tensor, ...]:
-            values = launched(ready.kernels, self.inputs, self.example.sizes)
-            return tuple(values[n] for n in ready.candidate.applied.graph.outputs)
-
-        return run
-
-
-def _random(node: Input, example: Example, device: torch.device, below: int) -> torch.Tensor:
-    """Draws random elements, integers `below` a number, in a tensor that lies as the example's does."""
-    kind: torch.dtype = getattr(torch, node.dtype.name)
-    shape = [a.space.size(example.sizes) for a in node.axes]
-    last = example.innermost.get(node.name)
-    turned = last is not None and last != len(shape) - 1
-    lying = [n for d, n in enumerate(shape) if d != last] + [shape[last]] if turned and last is not None else shape
-    if kind.is_floating_point:
-        made = torch.randn(lying, device=device).to(kind)
-    else:
-        made = torch.randint(0, below, lying, device=device).to(kind)
-    return made.movedim(-1, last) if turned and last is not None else made
