@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
-from weft.capture.describe import memory_format
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import widened
 
@@ -225,24 +224,10 @@ def _sides(
     return [(before, kind(1) - share), (after, share)]
 
 
-def _in_rows(parts: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves tensors whose channels come last in memory to PyTorch: kernels that go along rows take several times as long."""
-
-    def own(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        last = memory_format(tensor) in (torch.channels_last, torch.channels_last_3d)
-        return NotImplemented if last else parts(tensor, *args, **kwargs)
-
-    return own
-
-
 RESAMPLED: dict[str, Callable[..., Any]] = {
-    **{f"aten.max_pool{rank}d.default": _in_rows(_max_pool(rank)) for rank in (1, 2)},
-    **{f"aten.avg_pool{rank}d.default": _in_rows(_avg_pool(rank)) for rank in (1, 2)},
-    **{
-        f"aten.upsample_nearest{rank}d.{overload}": _in_rows(_nearest)
-        for rank in (1, 2, 3)
-        for overload in ("default", "vec")
-    },
-    **{f"aten.upsample_bilinear2d.{overload}": _in_rows(_bilinear) for overload in ("default", "vec")},
+    **{f"aten.max_pool{rank}d.default": _max_pool(rank) for rank in (1, 2)},
+    **{f"aten.avg_pool{rank}d.default": _avg_pool(rank) for rank in (1, 2)},
+    **{f"aten.upsample_nearest{rank}d.{overload}": _nearest for rank in (1, 2, 3) for overload in ("default", "vec")},
+    **{f"aten.upsample_bilinear2d.{overload}": _bilinear for overload in ("default", "vec")},
 }
 """By overload; NotImplemented leaves the call whole."""
