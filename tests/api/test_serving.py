@@ -150,9 +150,9 @@ def test_what_torch_compile_is_told(means: dict[str, Any]) -> None:
 
 def test_what_is_torch_compiles_own_is_refused_with_a_word() -> None:
     with pytest.raises(weft.errors.UnknownOptionError, match=r"fullgraph.*torch\.compile"):
-        weft.compile(Layer(), fullgraph=True)  # pyright: ignore[reportCallIssue]
+        weft.compile(Layer(), fullgraph=True)
     with pytest.raises(weft.errors.UnknownOptionError, match="max-autotune"):
-        weft.compile(Layer(), mode="max-autotune")  # pyright: ignore[reportArgumentType]
+        weft.compile(Layer(), mode="max-autotune")
     fast = COMPILE(Layer().eval(), backend="weft", options={"triton.cudagraphs": True})
     with pytest.raises(Exception, match=r'no option "triton\.cudagraphs"'), torch.no_grad():
         fast(torch.randn(2, 10, 32))
