@@ -77,6 +77,14 @@ def test_every_innermost_loop_is_vector_code(name, dtype):
 
 
 @pytest.mark.skipif(not is_gcc(), reason="only GCC reports its vector loops this way; install g++")
+def test_padded_windows_of_channels_that_come_last_are_vector_code():
+    x = torch.randn(2, 24, 12, 20).to(memory_format=torch.channels_last)
+    for fn in (lambda x: functional.avg_pool2d(x, 3, 1, 1), lambda x: functional.max_pool2d(x, 3, 1, 1)):
+        (kernel,) = weft.optimize(fn, (x,)).kernels
+        assert scalar_loops(kernel.source) == []
+
+
+@pytest.mark.skipif(not is_gcc(), reason="only GCC reports its vector loops this way; install g++")
 def test_a_scalar_loop_is_seen():
     source = weft.optimize(lambda x: x.exp() + 1, (torch.randn(64),)).kernels[0].source
     assert scalar_loops(source) == []

@@ -97,13 +97,6 @@ def test_numbers_without_dimensions() -> None:
     check(lambda x: x.cumprod(0) + 1, torch.tensor(3))
 
 
-def test_where_extrema_are_is_left_to_pytorch_with_a_reason() -> None:
-    program = weft.optimize(lambda x: x.cummax(1), (torch.randn(4, 9),))
-    assert [(f.operation, f.reason) for f in program.fallbacks] == [
-        ("aten.cummax", "weft gives the extrema up to each element, but not where they are")
-    ]
-
-
 def test_the_cost_counts_each_element_once_in_and_once_out() -> None:
     program = check(lambda x: x.cumsum(1), torch.randn(64, 4096))
     assert program.kernels[0].cost.unique_bytes == 2 * 4 * 64 * 4096
@@ -141,3 +134,52 @@ def test_of_two_zeros_the_later_stays(name: str) -> None:
     x = torch.tensor([[0.0, -0.0, 1.0, -3.0, 0.0, -0.0]] * 3)
     found = weft.optimize(lambda x: getattr(torch, name)(x, 1).values, (x,))(x)
     assert torch.equal(torch.signbit(found), torch.signbit(getattr(torch, name)(x, 1).values))
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((5, 70), 1), ((5, 70), 0), ((3, 20, 33), 1), ((4, 1), 1), ((), 0)], ids=str
+)
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_where_the_extrema_are(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    """Of equal ones the last, and NaN is an extremum from the first on."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(getattr(torch, name)(x, dim))
+
+    x = (torch.randn(shape, generator=torch.Generator().manual_seed(3)) * 2).round().to(dtype)
+    if shape == (5, 70) and dtype.is_floating_point:
+        x[1, 3] = x[0, 10] = x[0, 12] = torch.nan
+        x[2, 5], x[3, :2] = torch.inf, -torch.inf
+    program = weft.optimize(function, (x,))
+    assert not program.fallbacks
+    for mine, eager in zip(program(x), function(x), strict=True):
+        torch.testing.assert_close(mine, eager, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4097, 1_000_003])
+def test_where_the_extrema_of_rows_of_any_length_are(length: int) -> None:
+    x = torch.randn(2, length)
+    program = weft.optimize(lambda x: torch.cummax(x * 2, -1)[1] + 1, (x,))
+    assert not program.fallbacks
+    assert torch.equal(program(x), torch.cummax(x * 2, -1)[1] + 1)
+
+
+@pytest.mark.parametrize("length", [1, 33, 1000])
+def test_a_linear_recurrence_by_sums_and_products(length: int) -> None:
+    """h[t] = a[t] h[t - 1] + b[t], as the cumulative product times a cumulative sum."""
+
+    def recurrence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        factor = a.cumprod(-1)
+        return factor * (b / factor).cumsum(-1)
+
+    a, b = 1 + torch.randn(4, length) * 0.01, torch.randn(4, length)
+    check(recurrence, a, b)
+    state, steps = torch.zeros(4, dtype=torch.float64), list[torch.Tensor]()
+    for one, more in zip(a.double().unbind(-1), b.double().unbind(-1), strict=True):
+        state = one * state + more
+        steps.append(state)
+    wanted = torch.stack(steps, -1)
+    torch.testing.assert_close(recurrence(a, b).double(), wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(weft.optimize(recurrence, (a, b))(a, b).double(), wanted, rtol=1e-3, atol=1e-3)

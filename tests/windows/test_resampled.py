@@ -86,20 +86,6 @@ def test_large_windows_are_pytorchs():
         torch.testing.assert_close(program(X), function(X))
 
 
-def test_images_whose_channels_come_last_are_pytorchs():
-    x = X.contiguous(memory_format=torch.channels_last)
-    for function in (
-        lambda x: functional.max_pool2d(x, 2) + 1,
-        lambda x: functional.avg_pool2d(x, 2) + 1,
-        lambda x: functional.interpolate(x, scale_factor=2.0) + 1,
-        lambda x: functional.interpolate(x, scale_factor=3.0, mode="bilinear") + 1,
-    ):
-        program = weft.optimize(function, (x,))
-        assert len(program.fallbacks) == 1
-        assert program(x).stride() == function(x).stride()
-        torch.testing.assert_close(program(x), function(x))
-
-
 def test_windows_of_other_sizes():
     function = FUNCTIONS["largest of a chain"]
     fast = weft.compile(function)

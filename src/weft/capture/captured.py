@@ -171,7 +171,7 @@ class OpaqueCall:
         args, kwargs = pytree.tree_map(fill, (self.args, self.kwargs))
         leaves = pytree.tree_leaves(self.target(*args, **kwargs))
         named = zip(self.results, leaves, strict=True)
-        return {to.value: without_units(leaf, to.kept) for to, leaf in named if to is not None}
+        return {to.value: _as_value(leaf, to) for to, leaf in named if to is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +269,17 @@ def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
     return tensor[tuple(slice(None) if keep else 0 for keep in kept)]
 
 
+def _as_value(tensor: torch.Tensor, result: Operand) -> torch.Tensor:
+    """Returns a view of what a call gave with one dimension per axis of the value that it is, in their order."""
+    tensor = without_units(tensor, result.kept)
+    return tensor if result.order is None else tensor.permute(inverse(result.order))
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """Returns the permutation that undoes `order`."""
+    return tuple(sorted(range(len(order)), key=lambda d: order[d]))
+
+
 def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
     """Reverses `without_units`."""
     if all(kept):
@@ -278,8 +289,7 @@ def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Returns `tensor` with its dimensions in memory in this order, outermost first: itself if they are so, else a copy."""
-    back = sorted(range(len(order)), key=lambda d: order[d])
-    return tensor.permute(tuple(order)).contiguous().permute(back)
+    return tensor.permute(tuple(order)).contiguous().permute(inverse(order))
 
 
 def laid_out(tensor: torch.Tensor, layout: MemoryLayout, arguments: Sequence[Any]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.arguments import dtype_of, hint
 from weft.capture.calls import may_view
 from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
-from weft.capture.describe import first, splits
+from weft.capture.describe import first, memory_order, splits
 from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
 from weft.capture.recording import Call, Slot
@@ -77,13 +77,16 @@ class OpaqueCalls:
             fake, unlike = values.fakes[slot], slot in values.unlike
             sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
             ref = builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location, always=call.random)
+            order = None if unlike else self._order(call, fake)
+            if order is not None:
+                builder.lies(ref, order)
             values.note(slot, ref)
             if fake.layout is torch.strided:
                 values.storages[ref.value] = storage_of(fake)
             # Of dimensions of size 1 a value has no strides, by which PyTorch may tell one memory format from another.
             if all(read.value in values.eagers and None not in read.dims for read in refs):
                 values.eagers.add(ref.value)
-            results.append(replace(operand(ref), flagged=flagged(fake)))
+            results.append(replace(operand(ref), order=self._turned(ref), flagged=flagged(fake)))
         made = [slot for slot in call.results if slot is not None]
         if call.pinned:
             values.pinned.update(made)
@@ -135,14 +138,28 @@ class OpaqueCalls:
         match leaf:
             case Slot():
                 ref = self.value(leaf)
-                order = self.values.builder.order(ref)
-                plain = order is None or order == tuple(range(len(order)))
                 layout = self._exact(leaf) if exact else None
-                return replace(operand(ref), order=None if plain else order, layout=layout)
+                return replace(operand(ref), order=self._turned(ref), layout=layout)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return self.values.symbols.number(leaf, told or {})
             case _:
                 return leaf
+
+    def _turned(self, ref: Ref) -> tuple[int, ...] | None:
+        """Gives the order of an operand's axes; None where it is that of its value, or the value has others too."""
+        order = self.values.builder.order(ref)
+        return None if order is None or order == tuple(range(len(order))) else order
+
+    def _order(self, call: Call, fake: torch.Tensor) -> tuple[int, ...] | None:
+        """Gives the dimensions of what `call` computes as they lie in memory, as a convolution's do by its operands' order.
+
+        What other kernels read of it, they go over in this order. None for views, which other calls look at as they are, and where
+        it is not known.
+        """
+        if call.pinned or call.into is not None or call.packet in VIEWS or fake.layout is not torch.strided:
+            return None
+        theirs = {storage_of(self.values.fakes[slot]) for slot in call.reads()}
+        return None if storage_of(fake) in theirs else memory_order(fake)
 
     def _exact(self, slot: Slot) -> MemoryLayout | None:
         """Gives the layout of a tensor in eager; None in an input's memory, or if not plain."""

@@ -76,7 +76,7 @@ def gradients_possible(gm: fx.GraphModule) -> bool:
 
 _ATEN: Any = torch.ops.aten
 _TORCH = str(Path(torch.__file__).parent)
-_MOST_PARTS, _MOST_WHOLE = 48, 64
+_MOST_PARTS, _MOST_OWN, _MOST_WHOLE = 48, 128, 64
 _DROPOUTS = (_ATEN.dropout, _ATEN.feature_dropout, _ATEN.alpha_dropout, _ATEN.feature_alpha_dropout)
 
 
@@ -291,7 +291,7 @@ class _Recorder(TorchDispatchMode):
                 made = self._as_whole(made, self.tape.on_fakes(func, args, kwargs), args)
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
-        if made is not NotImplemented and self._worth(self.tape.calls[undo.calls :]):
+        if made is not NotImplemented and self._worth(self.tape.calls[undo.calls :], own=str(func) in PARTS):
             if str(func) in LIBRARY:
                 given, named = self.tape.held((args, kwargs))
                 whole = Call(func, given, named, (self.tape.placeheld(made),), self.tape.location)
@@ -323,10 +323,14 @@ class _Recorder(TorchDispatchMode):
                     found[place] = copied
         return pytree.tree_unflatten(found, form)
 
-    def _worth(self, parts: Sequence[Call]) -> bool:
-        """Tells whether weft has something to do among the parts, and it is not a program of its own (an LSTM)."""
+    def _worth(self, parts: Sequence[Call], *, own: bool) -> bool:
+        """Tells whether weft has something to do among the parts, and it is not a program of its own (an LSTM).
+
+        own: they are weft's, which are meant as they are; views alone are still a program of their own if they are many.
+        """
         kinds = [self._meaning(call.packet) for call in parts]
-        return len(kinds) <= _MOST_PARTS and ("work" in kinds or None not in kinds)
+        most = _MOST_OWN if own and "work" in kinds else _MOST_PARTS
+        return len(kinds) <= most and ("work" in kinds or None not in kinds)
 
 
 def _pinned(tape: Tape, outputs: tuple[Any, ...]) -> tuple[Call, ...]:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
-from weft.capture.describe import memory_format
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import widened
 
@@ -98,6 +97,41 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         return most
 
     return parts
+
+
+def _max_pool_with_places(
+    tensor: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """Computes the largest element of each window over two dimensions, and its number: the last NaN's, else the first largest's."""
+    sizes = _each(kernel_size, 2)
+    rest = (_each(stride, 2, sizes), _each(padding, 2), _each(dilation, 2))
+    if ceil_mode or not tensor.is_floating_point():
+        return NotImplemented
+    found = _windows(tensor, sizes, *rest, -math.inf)
+    if found is None:
+        return NotImplemented
+    most = next(found)
+    wide = tensor.shape[-1]
+    rows, columns = (
+        torch.arange(n) * step - before for n, step, before in zip(most.shape[-2:], *rest[:2], strict=True)
+    )
+    corner = rows.unsqueeze(1) * wide + columns
+    # Where all is -inf, the first element that is none of the padding.
+    down, across = (
+        torch.where(at < 0, at.remainder(far), at) for at, far in zip((rows, columns), rest[2], strict=True)
+    )
+    place = (down.unsqueeze(1) * wide + across).expand(most.shape)
+    for offsets, part in zip(list(product(*map(range, sizes)))[1:], found, strict=True):
+        down, across = (offset * far for offset, far in zip(offsets, rest[2], strict=True))
+        larger = (part > most) | part.isnan()
+        most = torch.where(larger, part, most)
+        place = torch.where(larger, corner + (down * wide + across), place)
+    return most, place
 
 
 def _avg_pool(rank: int) -> Callable[..., Any]:
@@ -225,24 +259,11 @@ def _sides(
     return [(before, kind(1) - share), (after, share)]
 
 
-def _in_rows(parts: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves tensors whose channels come last in memory to PyTorch: kernels that go along rows take several times as long."""
-
-    def own(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        last = memory_format(tensor) in (torch.channels_last, torch.channels_last_3d)
-        return NotImplemented if last else parts(tensor, *args, **kwargs)
-
-    return own
-
-
 RESAMPLED: dict[str, Callable[..., Any]] = {
-    **{f"aten.max_pool{rank}d.default": _in_rows(_max_pool(rank)) for rank in (1, 2)},
-    **{f"aten.avg_pool{rank}d.default": _in_rows(_avg_pool(rank)) for rank in (1, 2)},
-    **{
-        f"aten.upsample_nearest{rank}d.{overload}": _in_rows(_nearest)
-        for rank in (1, 2, 3)
-        for overload in ("default", "vec")
-    },
-    **{f"aten.upsample_bilinear2d.{overload}": _in_rows(_bilinear) for overload in ("default", "vec")},
+    **{f"aten.max_pool{rank}d.default": _max_pool(rank) for rank in (1, 2)},
+    "aten.max_pool2d_with_indices.default": _max_pool_with_places,
+    **{f"aten.avg_pool{rank}d.default": _avg_pool(rank) for rank in (1, 2)},
+    **{f"aten.upsample_nearest{rank}d.{overload}": _nearest for rank in (1, 2, 3) for overload in ("default", "vec")},
+    **{f"aten.upsample_bilinear2d.{overload}": _bilinear for overload in ("default", "vec")},
 }
 """By overload; NotImplemented leaves the call whole."""

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
+from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
 
 def _scan(monoid: Monoid) -> Handler:
     def scan(b: Builder, a: Arguments) -> Ref:
-        dtype = a.element("dtype") or a.dtype
-        if dtype is DType.bool:
-            raise UnsupportedError("weft does not add or order bool tensors as bools")
-        return b.scan(monoid, a.ref("self"), a.integer("dim"), dtype, a.location)
+        return _scanned(b, a, monoid, a.element("dtype") or a.dtype)
 
     return scan
 
 
-def _extremum(monoid: Monoid) -> Handler:
-    values = _scan(monoid)
+def _scanned(b: Builder, a: Arguments, monoid: Monoid, dtype: DType) -> Ref:
+    if dtype is DType.bool:
+        raise UnsupportedError("weft does not add or order bool tensors as bools")
+    return b.scan(monoid, a.ref("self"), a.integer("dim"), dtype, a.location)
 
+
+def _extremum(monoid: Monoid) -> Handler:
     def extremum(b: Builder, a: Arguments) -> Ref | tuple[Ref, ...]:
-        if any(slot is not None for slot in a.call.results[1:]):
-            raise UnsupportedError("weft gives the extrema up to each element, but not where they are")
-        return values(b, a)
+        made = _scanned(b, a, monoid, a.ref("self").dtype)
+        wanted = any(slot is not None for slot in a.call.results[1:])
+        return (made, _places(b, a, made)) if wanted else made
 
     return extremum
+
+
+def _places(b: Builder, a: Arguments, extrema: Ref) -> Ref:
+    """Gives where the extrema up to each element are: the last number of those elements that are one themselves, NaN included.
+
+    x          3  1  3  NaN  5
+    cummax     3  3  3  NaN  NaN
+    is one     y  n  y  y    n
+    number     0  0  2  3    3     the largest number up to each of those that are one
+    """
+    ref = a.ref("self")
+    dim = a.integer("dim") % max(len(ref.dims), 1)
+    axis = ref.dims[dim] if ref.dims else None
+    if axis is None:
+        return b.elementwise(Lit(0), (ref,), DType.int64, a.location)
+    counted = b.iota(axis)
+    counted = replace(counted, dims=(*counted.dims, *[None] * (len(ref.dims) - dim - 1)))
+    alike: Scalar = apply("eq", Arg(0), Arg(1))
+    if ref.dtype.is_float:
+        alike = apply("logical_or", alike, apply("isnan", Arg(0)))
+    numbers = b.elementwise(apply("where", alike, Arg(2), Lit(0)), (ref, extrema, counted), DType.int64, a.location)
+    return b.scan(Monoid.max, numbers, dim, DType.int64, a.location)
 
 
 SCANS: dict[str, Handler] = {

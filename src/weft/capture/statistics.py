@@ -173,7 +173,80 @@ def _instance_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     return _group_norm(tensor, tensor.shape[1], weight, bias, eps)
 
 
+def _moments(tensor: torch.Tensor, over: Sequence[int], eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes what the norms of core ATen give beside their result: the mean, and one over the root of the variance."""
+    wide = widened(tensor)
+    mean = wide.mean(list(over), keepdim=True)
+    centred = wide - mean
+    return mean, ((centred * centred).mean(list(over), keepdim=True) + eps).rsqrt()
+
+
+def _native_layer_norm(
+    tensor: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> Any:
+    found = torch.layer_norm(tensor, list(normalized_shape), weight, bias, eps)
+    mean, inverse = _moments(tensor, range(tensor.ndim - len(normalized_shape), tensor.ndim), eps)
+    return found, mean.to(tensor.dtype), inverse.to(tensor.dtype)
+
+
+def _native_group_norm(
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    count: int,
+    channels: int,
+    each: int,
+    groups: int,
+    eps: float,
+) -> Any:
+    found = _group_norm(tensor, groups, weight, bias, eps)
+    mean, inverse = _moments(tensor.reshape(count, groups, channels // groups * each), [2], eps)
+    return found, mean.squeeze(2).to(tensor.dtype), inverse.squeeze(2).to(tensor.dtype)
+
+
+def _native_batch_norm(
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalises with the statistics that training left; the other two results are empty, as on a CPU."""
+    found = _batch_norm(tensor, weight, bias, running_mean, running_var, False, momentum, eps, False)
+    return found, running_mean[:0].clone(), running_mean[:0].clone()
+
+
+def _batch_norm_of_the_batch(
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalises each channel over the batch and all places; an instance norm is one of a batch of one."""
+    del momentum
+    if not training:
+        return NotImplemented
+    mean, inverse = _moments(tensor, [d for d in range(tensor.ndim) if d != 1], eps)
+    found = (widened(tensor) - mean) * inverse
+    shape = -1, *(1 for _ in tensor.shape[2:])
+    found = found if weight is None else found * widened(weight).reshape(shape)
+    found = found if bias is None else found + widened(bias).reshape(shape)
+    return found.to(tensor.dtype), mean.reshape(-1), inverse.reshape(-1)
+
+
 STATISTICS: dict[str, Callable[..., Any]] = {
+    "aten._native_batch_norm_legit.no_stats": _batch_norm_of_the_batch,
+    "aten._native_batch_norm_legit_no_training.default": _native_batch_norm,
+    "aten.native_group_norm.default": _native_group_norm,
+    "aten.native_layer_norm.default": _native_layer_norm,
     "aten.batch_norm.default": _batch_norm,
     "aten.group_norm.default": _group_norm,
     "aten.instance_norm.default": _instance_norm,

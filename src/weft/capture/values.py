@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.capture.arguments import dtype_of, hint
-from weft.capture.captured import OpaqueCall, Operand
+from weft.capture.captured import OpaqueCall, Operand, inverse
 from weft.capture.describe import memory_order, readable
 from weft.capture.flags import flagged
 from weft.capture.memory import storage_of
@@ -82,6 +82,7 @@ class Values:
         else:
             ref = self.builder.input(name, [hint(n) for n in fake.shape], dtype_of(fake.dtype))
             self.note(slot, ref)
+            self.builder.lies(ref, memory_order(fake) or range(fake.ndim))
         if fake.layout is torch.strided:
             self.storages[ref.value] = storage_of(fake)
         self.eagers.add(ref.value)
@@ -115,7 +116,7 @@ class Values:
         try:
             runs = self.builder.runs(ref)
         except UnsupportedError:
-            ref = self.builder.dense(ref)
+            ref = self.builder.side_by_side(ref)
             runs = self.builder.runs(ref)
         first, last, _ = runs[-1]
         name = f"flatten_{len(self.calls)}"
@@ -163,8 +164,7 @@ class Values:
         order = memory_order(fake)
         if order is None:
             return ref
-        back = sorted(range(len(order)), key=lambda d: order[d])
-        return self.builder.permute(self.builder.dense(self.builder.permute(ref, order)), back)
+        return self.builder.permute(self.builder.dense(self.builder.permute(ref, order)), inverse(order))
 
     # Whose memory a value lies in.
 

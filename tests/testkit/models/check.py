@@ -112,8 +112,15 @@ def settled(reference: Any, given: Inputs, dtype: torch.dtype) -> Tensor | float
     return clear.cumprod(-1).unsqueeze(-1)
 
 
-def forward(name: str, attention: str, dtype: torch.dtype, draws: int = 2, device: str = "cpu") -> Outcome:
-    """The model at three lengths, by the error rule over all of them; `draws` inputs of each."""
+def forward(
+    name: str,
+    attention: str,
+    dtype: torch.dtype,
+    draws: int = 2,
+    device: str = "cpu",
+    lengths: Sequence[int] = LENGTHS,
+) -> Outcome:
+    """The model at these lengths, by the error rule over all of them; `draws` inputs of each."""
     outcome = Outcome()
     model, reference = made(name, attention, dtype, device)
     fast = weft.compile(model, measure="never")
@@ -121,7 +128,7 @@ def forward(name: str, attention: str, dtype: torch.dtype, draws: int = 2, devic
     eager: list[Any] = []
     exact: list[Any] = []
     with noting(outcome):
-        for length in LENGTHS:
+        for length in lengths:
             for _ in range(draws):
                 given = MODELS[name].inputs(BATCH, length)
                 clear = settled(reference, cast(given, torch.float64, device), dtype)

@@ -210,12 +210,56 @@ def swin(attention: str) -> nn.Module:
     return hub.SwinModel(hub.SwinConfig(**sizes))
 
 
+def encoder(config: Any, model: Any) -> Callable[[str], nn.Module]:
+    """An encoder of BERT's family."""
+
+    def build(attention: str) -> nn.Module:
+        return model(config(vocab_size=WORDS, attn_implementation=attention, **_SIZES))
+
+    return build
+
+
+def opt(attention: str) -> nn.Module:
+    """A decoder with learned positions and ReLU."""
+    sizes = {"hidden_size": WIDTH, "word_embed_proj_dim": WIDTH, "ffn_dim": INNER, "max_position_embeddings": LONGEST}
+    layers = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    return hub.OPTForCausalLM(hub.OPTConfig(vocab_size=WORDS, attn_implementation=attention, **sizes, **layers, **ENDS))
+
+
+def bloom(attention: str) -> nn.Module:
+    """A decoder with slopes in place of positions; transformers has one attention for it."""
+    del attention
+    sizes = {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
+    return hub.BloomForCausalLM(hub.BloomConfig(vocab_size=WORDS, **sizes, **ENDS))
+
+
+def bart(attention: str) -> nn.Module:
+    """An encoder and a decoder with learned positions."""
+    sides = ("encoder", "decoder")
+    each = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": INNER}
+    sizes = {f"{side}_{name}": count for side in sides for name, count in each.items()}
+    more = {"d_model": WIDTH, "max_position_embeddings": LONGEST, "decoder_start_token_id": 0, "forced_eos_token_id": 2}
+    return hub.BartModel(hub.BartConfig(vocab_size=WORDS, attn_implementation=attention, **sizes, **more, **ENDS))
+
+
+def convnext(attention: str) -> nn.Module:
+    """Convolutions with norms over channels."""
+    del attention
+    return hub.ConvNextModel(hub.ConvNextConfig(hidden_sizes=[16, 32], depths=[1, 1], num_stages=2, image_size=32))
+
+
 def sounds(batch: int, length: int) -> Inputs:
     """Sounds of a fixed length, and words."""
     words = torch.randint(3, WORDS, (batch, length))
     return {"input_features": torch.randn(batch, 20, 64), "decoder_input_ids": words}
 
 
+_SIZES = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": INNER,
+}
 _EXPERTS = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -243,4 +287,13 @@ MODELS: dict[str, Model] = {
     "clip": Model(clip, lambda batch, length: tokens(batch, length) | pictures(batch, 0)),
     "whisper": Model(whisper, sounds),
     "swin": Model(swin, pictures, attentions=("eager",)),
+    "qwen3": Model(decoder(hub.Qwen3Config, hub.Qwen3ForCausalLM, head_dim=16), tokens, generates=True),
+    "olmo2": Model(decoder(hub.Olmo2Config, hub.Olmo2ForCausalLM), tokens, generates=True),
+    "starcoder2": Model(decoder(hub.Starcoder2Config, hub.Starcoder2ForCausalLM), tokens, generates=True),
+    "opt": Model(opt, tokens, generates=True),
+    "bloom": Model(bloom, tokens, generates=True, attentions=("eager",)),
+    "roberta": Model(encoder(hub.RobertaConfig, hub.RobertaModel), padded),
+    "electra": Model(encoder(hub.ElectraConfig, hub.ElectraModel), padded),
+    "bart": Model(bart, to_and_from),
+    "convnext": Model(convnext, pictures, attentions=("eager",)),
 }

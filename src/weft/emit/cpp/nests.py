@@ -298,14 +298,15 @@ class _Printer(Copies):
                     name = self.frame.names.make(f"{value.base}_at")
                     self.out.line(f"const {CTYPE[text.kind]} {name} = {text.text};")
                     self.local[value] = Text(name, text.kind)
-            if work.lazy is not None and isinstance(work.lazy.node, Gather) and len(work.order) > depth:
-                self._hoist_places(work.lazy, work.lazy.node, here)
+            if work.lazy is not None and len(work.order) > depth:
+                steady = (a for a in map(resolved, work.lazy.args) if isinstance(a, Lazy) and here.issuperset(a.dims))
+                for value in (a for a in steady if a.is_spelled and a not in self.local):
+                    self._let(value, value.node.name, self._value(value))
+                if isinstance(work.lazy.node, Gather):
+                    self._hoist_places(work.lazy, work.lazy.node, here)
 
     def _hoist_places(self, lazy: Lazy, node: Gather, here: frozenset[Axis]) -> None:
-        """Declare locals for what says where `lazy` reads, and whether that is a place, where inner loops do not change these."""
-        steady = [a for a in lazy.args if isinstance(a, Lazy) and a.is_spelled and here.issuperset(a.dims)]
-        for value in (a for a in steady if a not in self.local):
-            self._let(value, value.node.name, self._value(value))
+        """Declare a local for whether `lazy` reads at a place, where inner loops do not change that."""
         args = [resolved(a) for a in lazy.args]
         known = [a for a in args if a in self.local or (isinstance(a, Lazy) and (a.is_given or a.is_spelled))]
         inside = [a for a in known if not isinstance(a, Panel) and here.issuperset(a.dims)]

@@ -308,6 +308,14 @@ static inline float maximum(float a, float b) { return unless_nan(b > a ? b : a,
 static inline float minimum(float a, float b) { return unless_nan(b < a ? b : a, b); }
 static inline double maximum(double a, double b) { return unless_nan(b > a ? b : a, b); }
 static inline double minimum(double a, double b) { return unless_nan(b < a ? b : a, b); }
+// One of two numbers, by a condition that is the same all along a loop: in bits, since compilers make no vector code of a choice so.
+template <class T, class Bits>
+static WEFT_INLINE T by_bits(bool first, T a, T b) {
+  const Bits mask = (Bits)0 - (Bits)first;
+  return bits_as<T>((Bits)((bits_as<Bits>(a) & mask) | (bits_as<Bits>(b) & ~mask)));
+}
+static WEFT_INLINE float either(bool first, float a, float b) { return by_bits<float, uint32_t>(first, a, b); }
+static WEFT_INLINE double either(bool first, double a, double b) { return by_bits<double, uint64_t>(first, a, b); }
 static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 static inline float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
 

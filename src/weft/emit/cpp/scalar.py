@@ -156,7 +156,15 @@ def _applied(op: str, inner: Sequence[Scalar], args: Sequence[Text], steady: fro
         return Text(f"(i64){row.cpp.format(*(f'(uint64_t)({stripped(t)})' for t in texts))}", result)
     if op == "div" and result == "float" and _pays_inverse(inner, steady):
         return Text(f"weft::over({', '.join(map(stripped, texts))})", result)
+    if op == "where" and result in ("float", "double") and _is_steady(inner, steady):
+        return Text(f"weft::either({', '.join(map(stripped, texts))})", result)
     return Text(row.cpp.format(*texts), result)
+
+
+def _is_steady(choice: Sequence[Scalar], steady: frozenset[int]) -> bool:
+    """Tell whether a condition is the same all along a loop, and not what it chooses: compilers make no vector code of such."""
+    condition, *chosen = map(arguments, choice)
+    return condition <= steady and not set().union(*chosen) <= steady
 
 
 def _pays_inverse(quotient: Sequence[Scalar], steady: frozenset[int]) -> bool:

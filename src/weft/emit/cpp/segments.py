@@ -15,7 +15,7 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, parts
 
 _COMPARE = ("lt", "le", "gt", "ge")
 _MOST = 6
-"""Conditions that runs of one loop are made by, at most."""
+"""Conditions that end runs of one loop, at most; of those that hold or fail all along it there may be any number."""
 
 
 def conditions(works: Sequence[Lazy], axis: Axis) -> list[tuple[Lazy, Apply | None]]:
@@ -43,7 +43,8 @@ def conditions(works: Sequence[Lazy], axis: Axis) -> list[tuple[Lazy, Apply | No
     for lazy in works:
         visit(lazy)
     reads = any(isinstance(lazy.node, Gather) for lazy, _ in found)
-    return list(found) if reads and len(found) <= _MOST else []
+    ends = [lazy for lazy, part in found if part is not None or any(slope(arg, axis) for arg in lazy.args)]
+    return list(found) if reads and len(ends) <= _MOST else []
 
 
 def slope(value: Value, axis: Axis) -> int | None:

@@ -57,6 +57,21 @@ class Base(Merges):
         self._own[name] = node.axes
         return Ref(name, dims, dtype)
 
+    def lies(self, ref: Ref, order: Sequence[int]) -> None:
+        """Note that an input, or what PyTorch has just made, has its dimensions in memory in this order, outermost first.
+
+        So it is in the example. What is computed of it element by element lies so too, as in eager.
+        """
+        turned = present(tuple(ref.dims[d] for d in order))
+        if turned == self._own[ref.value]:
+            return
+        self._turned[ref.value] = turned
+        if ref.value in self._made:  # the axes of an input are in the order of its dimensions
+            node = replace(self._made[ref.value], axes=turned)
+            assert self._nodes[-1].name == node.name, "nothing has read it"
+            self._nodes[-1] = self._made[node.name] = node
+            self._own[node.name] = turned
+
     def constant(self, value: Number, dtype: DType) -> Ref:
         """Add a number, rank 0."""
         return self._add(Constant(self._name(), (), dtype, value))
@@ -101,6 +116,8 @@ class Base(Merges):
         axes: list[SizeOrAxis] = [*own[:first], merged, *own[last + 1 :]]
         made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")
         new = dict(zip((a for a in axes if isinstance(a, Axis)), present(made.dims), strict=True))
+        if ref.value in self._turned:
+            self._turned[made.value] = self._own[made.value]
         return self.over(replace(ref, value=made.value), new)
 
     def unflatten(self, ref: Ref, dim: int, parts: Sequence[Axis], call: str) -> Ref:
@@ -178,14 +195,31 @@ class Base(Merges):
             semantic = dtype.accumulator is not ref.dtype.accumulator or not dtype.is_float
             semantic = semantic or dtype.is_kept or ref.dtype.is_kept
         axes = self._own[ref.value]
-        made = self._add(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location))
+        made = self._add_like(Cast(self._name(), axes, dtype, Use(ref.value, axes), semantic, location), ref, {})
         return replace(made, dims=ref.dims)
 
     def dense(self, ref: Ref) -> Ref:
         """Return the tensor as a value that has exactly its axes, in their order: a copy, if it is a view."""
         if self._own[ref.value] == self._atoms(ref.dims):
             return ref
-        return self._pointwise(Arg(0), (ref,), ref.dtype, None)
+        axes = self._atoms(ref.dims)
+        use = Use(ref.value, self._own[ref.value])
+        made = self._add(Elementwise(self._name(), axes, ref.dtype, Arg(0), (use,)))
+        return replace(made, dims=ref.dims)
+
+    def side_by_side(self, ref: Ref) -> Ref:
+        """Return a copy of the tensor in which axes that are merged lie side by side, else in the order in which it lies."""
+        turned = self._turned.get(ref.value)
+        if turned is None:
+            return self.dense(ref)
+        places = {axis: place for place, axis in enumerate(turned)}
+        atoms = [self._atoms((axis,)) for axis in present(ref.dims)]
+        atoms.sort(key=lambda parts: min((places[a] for a in parts if a in places), default=-1))
+        axes = tuple(a for parts in atoms for a in parts)
+        use = Use(ref.value, self._own[ref.value])
+        made = self._add(Elementwise(self._name(), axes, ref.dtype, Arg(0), (use,)))
+        self._turned[made.value] = axes
+        return replace(made, dims=ref.dims)
 
     def order(self, ref: Ref) -> tuple[int, ...] | None:
         """Tell which of its value's axes each dimension of `ref` not of size 1 is; None where the value has other axes too."""
@@ -260,7 +294,13 @@ class Base(Merges):
         bound: list[dict[Axis, Axis]] = [{} for _ in refs]
         dims = self._broadcast([r.dims for r in refs], bound, set(), location)
         args = tuple(self._use(r, b) for r, b in zip(refs, bound, strict=True))
-        made = self._add(Elementwise(self._name(), present(dims), dtype, expr, args, location))
+        node = Elementwise(self._name(), present(dims), dtype, expr, args, location)
+        # As in eager: in the order in which the first operand lies that has all dimensions.
+        first = next((i for i, use in enumerate(args) if len(use.axes) == len(node.axes)), None)
+        if first is None:
+            made = self._add(node)
+        else:
+            made = self._add_like(node, refs[first], {own: (axis,) for own, axis in bound[first].items()})
         return replace(made, dims=self._merged(dims, models))
 
 

@@ -139,4 +139,5 @@ class Lookups(Views):
         read = {a for each in index for a in ((each,) if isinstance(each, Axis) else each.axes)}
         axes = tuple(a for a in present(dims) if a in read)
         node = Lookup(self._name(), axes, ref.dtype, ref.value, tuple(index), location, masked)
-        return replace(self._add(node), dims=tuple(dims))
+        over = {a: (i,) if isinstance(i, Axis) else i.axes for a, i in zip(self._own[ref.value], index, strict=True)}
+        return replace(self._add_like(node, ref, over), dims=tuple(dims))

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 from weft.errors import Location, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis, present
 from weft.tensor.builder.unify import Sliced, Spaces
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Input, Node, Reindex
+from weft.tensor.program import Cast, Elementwise, Input, Lookup, Node, Reindex
+
+AsItLies: TypeAlias = Elementwise | Cast | Lookup | Reindex
+"""What lies in memory as what it reads does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Merges:
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
         self._own: dict[str, tuple[Axis, ...]] = {}
+        # Of values that lie in another order than their dimensions', and of what follows them: their axes, outermost first.
+        self._turned: dict[str, tuple[Axis, ...]] = {}
         self._parts: dict[Axis, tuple[Axis, ...]] = {}
         self._wholes: dict[tuple[Axis, ...], Axis] = {}
         self._count = 0
@@ -171,7 +177,7 @@ class Merges:
         index = tuple(split if a == axis else Affine.of(a) for a in own)
         axes = tuple(new for a in own for new in (parts if a == axis else (a,)))
         node = Reindex(self._name(), axes, ref.dtype, ref.value, index, location)
-        return replace(ref, value=self._add(node).value), parts
+        return replace(ref, value=self._add_like(node, ref, {axis: parts}).value), parts
 
     def _spread(self, ref: Ref) -> tuple[Ref, list[Axis | None]]:
         """Splits the merged dimensions of `ref` alone, as `_aligned` does."""
@@ -215,6 +221,22 @@ class Merges:
         self._made[node.name] = node
         self._own[node.name] = node.axes
         return Ref(node.name, node.axes, node.dtype)
+
+    def _add_like(self, node: AsItLies, ref: Ref, read: Mapping[Axis, tuple[Axis, ...]]) -> Ref:
+        """Adds `node`, which reads `ref`, with its axes in the order in which that lies in memory, where this is not that of its
+        dimensions.
+
+        read: for axes of the value of `ref`, those of `node` that it is read over; others stay as they are.
+        """
+        turned = self._turned.get(ref.value)
+        if turned is None:
+            return self._add(node)
+        follows = dict.fromkeys(new for own in turned for new in read.get(own, (own,)))
+        node = replace(
+            node, axes=(*(a for a in follows if a in node.axes), *(a for a in node.axes if a not in follows))
+        )
+        self._turned[node.name] = node.axes
+        return self._add(node)
 
     def _size(self, axis: Axis | None) -> int:
         """Returns the size in the example."""

@@ -124,4 +124,4 @@ class Views(Base):
         indices = tuple(index if a == old else Affine.of(a) for a in own)
         axes = tuple(a for a in dims if a is not None and (a == axis or a in own))
         node = Reindex(self._name(), axes, ref.dtype, ref.value, indices, location)
-        return replace(self._add(node), dims=dims)
+        return replace(self._add_like(node, ref, {old: present([axis])}), dims=dims)

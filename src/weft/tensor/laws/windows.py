@@ -58,9 +58,10 @@ _Place: TypeAlias = Axis | Use
 
 @dataclass
 class _Windows(Draft):
-    """The new program so far; `known`: what is at some places of a value."""
+    """The new program so far; `known`: what is at some places of a value; `order`: the axes of the lookup that is moved."""
 
     known: dict[tuple[str, tuple[_Place, ...]], Use] = field(default_factory=dict[tuple[str, tuple[_Place, ...]], Use])
+    order: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
         """Finds what lies in memory anyway, and what numbers alone decide."""
@@ -74,7 +75,7 @@ class _Windows(Draft):
         if not isinstance(node, Lookup) or not self.moves(node):
             self.append(node)
             return
-        own = self.values[node.source].axes
+        own, self.order = self.values[node.source].axes, node.axes
         inner = self.at(Use(node.source, own), dict(zip(own, node.index, strict=True)))
         args, inside = [inner], list[Scalar]()
         for index, axis in zip(node.index, own, strict=True):
@@ -133,7 +134,7 @@ class _Windows(Draft):
                 return self.append(Cast(self.fresh(node.name), index.axes, node.dtype, index, semantic=True))
             case Elementwise() | Cast() if self.is_computed(node):
                 new = with_uses(node, lambda use: self.at(use, inner))
-                return self.append(replace(new, name=self.fresh(node.name), axes=_axes(places)))
+                return self.append(replace(new, name=self.fresh(node.name), axes=self.axes(places)))
             case Lookup() if self.is_computed(node):
                 index = tuple(inner.get(i, i) if isinstance(i, Axis) else self.at(i, inner) for i in node.index)
                 return self.looked_up(self.values[node.source], index)
@@ -148,7 +149,7 @@ class _Windows(Draft):
                 place = self.append(Iota(self.fresh(source.name), (place,), DType.int64))  # noqa: PLW2901
             index.append(place)
         return self.append(
-            Lookup(self.fresh(source.name), _axes(places), source.dtype, source.name, tuple(index), masked=True)
+            Lookup(self.fresh(source.name), self.axes(places), source.dtype, source.name, tuple(index), masked=True)
         )
 
     def append(self, node: Node) -> Use:
@@ -159,7 +160,7 @@ class _Windows(Draft):
             self.numbers.add(node.name)
         return super().append(node)
 
-
-def _axes(places: Sequence[_Place]) -> tuple[Axis, ...]:
-    """Returns the axes of what is at `places`."""
-    return tuple(dict.fromkeys(a for place in places for a in ((place,) if isinstance(place, Axis) else place.axes)))
+    def axes(self, places: Sequence[_Place]) -> tuple[Axis, ...]:
+        """Returns the axes of what is at `places`, in the order in which the lookup has them: that of memory."""
+        found = dict.fromkeys(a for place in places for a in ((place,) if isinstance(place, Axis) else place.axes))
+        return (*(a for a in self.order if a in found), *(a for a in found if a not in self.order))

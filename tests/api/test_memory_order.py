@@ -1,0 +1,151 @@
+"""Loops go along memory: elementwise kernels follow the order in which their inputs lie, and results lie as eager's do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import weft
+from testkit.api.judged import judged
+
+LAST = torch.channels_last
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * 2) + 1
+
+
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x + torch.arange(x.shape[1])[:, None, None]) * x
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "chain": _chain,
+    "a vector for each channel": _scaled,
+    "another type between": lambda x: x.double().exp().float() + x,
+    "a part": lambda x: x[:, :, 1:, 1::2] * 2 + 1,
+    "beside": lambda x: functional.pad(x, (1, 2, 3, 0)) + 1,
+    "joined": lambda x: torch.cat((x, x.exp()), 1) + 1,
+    "largest of windows": lambda x: functional.max_pool2d(x, 3, 2, 1),
+    "means of windows": lambda x: functional.avg_pool2d(x, 2) + 1,
+    "twice as large": lambda x: functional.interpolate(x, scale_factor=2.0),
+    "places that are looked up": lambda x: functional.interpolate(x, size=(11, 9)) + 1,
+    "between places": lambda x: functional.interpolate(x, scale_factor=1.5, mode="bilinear"),
+}
+
+
+def _innermost(program: Any) -> tuple[str, list[str]]:
+    """The axis of the innermost loop of the last kernel's listing, and the subscripts of what is loaded."""
+    listing = dict(program.explain().sections)["scheduled program"]
+    loops = re.findall(r"for(?:all)? (\w+) in", listing)
+    loads = re.findall(r"load\(\w+\[([\w,]+)\]\)", listing)
+    return loops[-1], loads
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_channels_last_stays_channels_last(name: str) -> None:
+    function = FUNCTIONS[name]
+    draws = [(torch.randn(2, 20, 12, 14).to(memory_format=LAST),) for _ in range(3)]
+    program = weft.optimize(function, draws[0])
+    assert not program.fallbacks
+    assert judged(function, program, draws).ok
+    assert program(*draws[0]).stride() == function(*draws[0]).stride()
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
+def test_the_innermost_loop_has_stride_1(order: tuple[int, ...]) -> None:
+    back = sorted(range(4), key=lambda d: order[d])
+    x = torch.randn(*((20, 30, 40, 50)[d] for d in order)).permute(back)
+    program = weft.optimize(_chain, (x,))
+    loop, loads = _innermost(program)
+    assert loads
+    assert all(load.split(",")[order[-1]] == loop for load in loads)
+    torch.testing.assert_close(program(x), _chain(x))
+    assert program(x).stride() == _chain(x).stride()
+
+
+def test_the_first_operand_with_all_dimensions_says_the_order() -> None:
+    rows, last = torch.randn(3, 20, 12, 14), torch.randn(3, 20, 12, 14).to(memory_format=LAST)
+    few = torch.randn(20, 1, 1)
+
+    def function(few: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(few * x + y) * 2
+
+    for x, y in ((rows, last), (last, rows), (last, last)):
+        program = weft.optimize(function, (few, x, y))
+        torch.testing.assert_close(program(few, x, y), function(few, x, y))
+        assert program(few, x, y).stride() == function(few, x, y).stride()
+
+
+class _Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 24, 3, padding=1)
+        self.norm = nn.BatchNorm2d(24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(torch.relu(self.norm(self.first(x))), 2)
+        return torch.relu(self.norm(self.second(x)) + x)
+
+
+def test_what_kernels_read_of_convolutions_and_make_for_them_lies_so() -> None:
+    torch.manual_seed(3)
+    model: Any = _Images().eval()
+    model = model.to(memory_format=LAST)
+    x = torch.randn(2, 3, 16, 18).to(memory_format=LAST)
+    with torch.inference_mode():
+        program = weft.optimize(model, (x,))
+        found, eager = program(x), model(x)
+    assert {f.operation for f in program.fallbacks} == {"aten.conv2d"}
+    torch.testing.assert_close(found, eager)
+    assert found.stride() == eager.stride()
+    captured = dict(program.explain().sections)["captured program"]
+    made = re.findall(r"float32\[([^\]]+)\] = opaque aten.conv2d", captured)
+    assert len(made) == 2
+    channels = {axes.split(", ")[-1].split(":")[1] for axes in made}
+    assert channels == {_space_of_bias(captured)}
+
+
+def _space_of_bias(captured: str) -> str:
+    """The space of the channels, which the norm's weight has alone."""
+    found = re.search(r"norm_weight: float32\[\w+:(\w+)\]", captured)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 11), (1, 20, 7, 1), (2, 1, 5, 6), (3, 17, 1, 1), (0, 4, 3, 2)])
+def test_odd_shapes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape).to(memory_format=LAST)
+    program = weft.optimize(_scaled, (x,))
+    torch.testing.assert_close(program(x), _scaled(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.bool])
+def test_other_types(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 20, 6, 7).mul(3).to(dtype).contiguous(memory_format=LAST)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x, 0) * 2 + 1
+
+    program = weft.optimize(function, (x,))
+    torch.testing.assert_close(program(x), function(x))
+    assert program(x).stride() == function(x).stride()
+
+
+def test_sizes_and_layouts_that_change_from_call_to_call() -> None:
+    fast = weft.compile(FUNCTIONS["largest of windows"], dynamic=True)
+    three = weft.compile(_chain, dynamic=True)
+    with torch.inference_mode():
+        for size in (8, 9, 14, 21):
+            x = torch.randn(2, 20, size, size + 3)
+            for each in (x, x.to(memory_format=LAST)):
+                torch.testing.assert_close(fast(each), FUNCTIONS["largest of windows"](each))
+            y = torch.randn(2, 5, size, 4, 6).to(memory_format=torch.channels_last_3d)
+            assert three(y).stride() == _chain(y).stride()
+            torch.testing.assert_close(three(y), _chain(y))
