@@ -103,13 +103,14 @@ class _Fitting:
     def found(self, wanted: dict[str, int], most: int, at_most: int) -> dict[str, int] | None:
         """Chooses sizes, as `fitted`."""
         self._begin(wanted)
-        summed, runs, slow = reduced_spaces(self.program), _runs(self.program), False
+        summed, runs = reduced_spaces(self.program), _runs(self.program)
+        # Rows that are not of all regimes, and one row where not even so many can be run.
+        fewer_rows = [(1, _SLOW)] if self.whole else [(_FEWEST, _SLOW), (1, at_most)]
         sizes = self._taken(self.chosen)
         while sizes is not None and _points(runs, sizes) > most:
             room = [name for name in self.chosen if self.chosen[name] > self.least[name] and any(self._smaller(name))]
-            if not room and _points(runs, sizes) > _SLOW and not slow:
-                slow = True
-                fewest = 1 if self.whole else _FEWEST
+            if not room and fewer_rows and _points(runs, sizes) > fewer_rows[0][1]:
+                fewest, _ = fewer_rows.pop(0)
                 self.least |= {name: min(n, fewest) for name, n in self.least.items() if name not in self.whole}
                 continue
             if not room:
@@ -158,14 +159,17 @@ class _Fitting:
     def _with(self, name: str, fewer: int) -> dict[str, int] | None:
         """Returns all sizes with `fewer` elements of a space, and of what goes with it; None where no such are."""
         taken = self._taken(self.chosen | {name: fewer})
-        if taken is not None:
+        if taken is not None and taken[name] == fewer:  # not where its size is fixed
             return taken
         beside = self._beside([name], {name: fewer})
         if beside.get(name, self.chosen[name]) >= self.chosen[name]:
             return None
-        if any(n < self.least[each] or n != self.allowed(each, n) for each, n in beside.items()):
+        # None may grow: two that grow in turn would never end.
+        room = {each: range(self.least[each], self.chosen[each] + 1) for each in beside}
+        if any(n not in room[each] or n != self.allowed(each, n) for each, n in beside.items()):
             return None
-        return self._taken(self.chosen | beside)
+        taken = self._taken(self.chosen | beside)
+        return taken if taken is not None and all(taken[each] == n for each, n in beside.items()) else None
 
     def _agreeing(self, chosen: dict[str, int]) -> dict[str, int]:
         """Returns the sizes `chosen`, those raised that must agree and do not: they follow from one that the program has not."""

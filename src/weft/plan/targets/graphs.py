@@ -21,8 +21,9 @@ _WAKING = 0.1
 _AHEAD = 16
 # Timed calls of one of many; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
-# Seconds without work after which a GPU's cycles are taken to be low.
+# Seconds without work after which a GPU's cycles are taken to be low; and when each was last seen to work, whoever timed it.
 _IDLE = 0.2
+_idle_since: dict[torch.device, float] = {}
 
 
 def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
@@ -126,7 +127,6 @@ class GraphTimer:
     """
 
     filler: torch.Tensor
-    _idle_since: float = -math.inf
 
     def median(self, run: Callable[[], Any], best: float = math.inf) -> float:
         """Takes the median seconds of up to 15 calls of `run`, as a CUDA graph; of three where they take far longer than `best`.
@@ -136,11 +136,11 @@ class GraphTimer:
         """
         run = replayed(run)  # what starting several kernels costs the host would hide what they cost
         run()
-        if time.perf_counter() - self._idle_since > _IDLE:
+        if time.perf_counter() - _idle_since.get(self.filler.device, -math.inf) > _IDLE:
             awake(self.filler)
         taken = replay_times(run, self.filler, _LEAST)
         begin = time.perf_counter()
         while min(taken) <= _HOPELESS * best and len(taken) < _MOST and time.perf_counter() - begin < _SECONDS:
             taken += replay_times(run, self.filler, _LEAST)
-        self._idle_since = time.perf_counter()
+        _idle_since[self.filler.device] = time.perf_counter()
         return statistics.median(taken)
