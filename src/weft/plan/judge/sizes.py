@@ -18,7 +18,7 @@ from weft.verify.sizes import edge_sizes, of_blocks, span_sizes
 Sizes = dict[str, int]
 
 # Operations at the sizes of a binary's class, which are large where its blocks are.
-_MOST_OF_A_BINARY = 1 << 26
+_MOST_OF_A_BINARY = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
