@@ -211,7 +211,7 @@ def test_a_process_that_is_killed_leaves_none_that_works_on(run) -> None:
     out, _ = run(
         """
     def long(x):
-        for number in range(2, 30):
+        for number in range(2, 60):
             x = torch.softmax(x * number, -1) @ torch.softmax(x.mT + number, -1) @ x
         return x
     pair = long, weft.compile(long, compile="background", measure="never")

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, named
 
 
+@named("weft.block_mask")
 def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
     """Make of a mask the `BlockMask` that `flex_attention` takes: which blocks are empty, partial or full.
 
@@ -44,6 +45,7 @@ def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
     return _flex().BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=block_size, mask_mod=kept, seq_lengths=(rows, columns))
 
 
+@named("weft.dense_mask")
 def dense_mask(mask: Any) -> torch.Tensor:
     """Make of FlexAttention's `BlockMask` the mask that it means, built where its lists lie.
 

@@ -54,6 +54,8 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
     columns = blocks[each.loop.axis]
     rows = prod(blocks.get(axis, 1) for axis in each.axes if axis != each.loop.axis)
     if each.of_columns:
+        if not any(isinstance(idle, bool) for idle in each.inputs.values()):
+            return 1.0  # numbers for columns, one of which may be -inf, are no mask: they are a layer's bias
         known = [masks[name].of(idle)[0] for name, idle in each.inputs.items() if name in masks]
         return 2.0 ** (-max(known, default=_OF_COLUMNS) / 2)
     usual = typical(length)

@@ -80,7 +80,8 @@ def _of_answers(writer: Map, homes: Mapping[str, str], answers: str) -> dict[str
             case Store(value=value) if outer.get(node.memory, node.memory) == answers:
                 loads = [n for n in writer.body.nodes if isinstance(n, Load) and n.memory in inner]
                 # What is stored says whether a number, 1 for what is busy and 0 for what is not, is above 0 (`any_busy`).
-                counted = next(n.args[0] for n in writer.body.nodes if isinstance(n, Pointwise) and n.name == value)
+                made = next((n for n in writer.body.nodes if n.name == value), None)
+                counted = made.args[0] if isinstance(made, Pointwise) and made.args else value
                 found |= {inner[n.memory]: _idle(writer.body, n, counted, KnownNumber(0.0)) for n in loads}
             case _:
                 pass
