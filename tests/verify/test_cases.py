@@ -83,8 +83,17 @@ def test_a_verdict_is_the_same_whatever_is_kept(program, results, monkeypatch):
     assert (said[0] is None) == (results is right)
 
 
+@pytest.fixture
+def only_new_garbage():
+    """Collecting looks at what is made from here on: all that other tests have left takes a second each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.parametrize("device", [None, HERE], ids=["numpy", "torch"])
-def test_arrays_of_a_large_case_are_given_up_when_it_is_compared(device, monkeypatch):
+def test_arrays_of_a_large_case_are_given_up_when_it_is_compared(device, monkeypatch, only_new_garbage):
     """What rows of other cases share is kept, and nothing else."""
     monkeypatch.setattr(emitted, "_HELD", 0)
     monkeypatch.setattr(judged, "ON_DEVICE", 0)

@@ -334,8 +334,10 @@ def _multiplies(candidate: Candidate) -> bool:
 
 
 def _binaries(candidates: Sequence[Candidate]) -> int:
-    """Counts the binaries that these candidates need."""
-    return sum(len(kernels(each.applied)) for each in candidates)
+    """Counts the binaries that these candidates need, but for launches that find out beforehand what guards ask: small, and many
+    candidates have the same one.
+    """
+    return sum(len(kernels(each.applied)) - bool(each.schedule.beforehand) for each in candidates)
 
 
 def _within(candidates: Sequence[Candidate], binaries: float, *, surely: bool = True) -> tuple[Candidate, ...]:
