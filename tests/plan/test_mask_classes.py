@@ -30,9 +30,8 @@ def longformer(n: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n", [512, 2048, 4096])
-def test_what_is_typical_is_what_longformers_mask_has(n: int) -> None:
-    found, taken = class_of(longformer(n)).true, typical(n).true
-    assert all(abs(a - b) <= 1 for a, b in zip(found[:-1], taken[:-1], strict=True)), (found, taken)
+def test_what_is_typical_is_what_a_causal_mask_has(n: int) -> None:
+    assert class_of(torch.ones(n, n, dtype=torch.bool).tril()).true == typical(n).true
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5, 7), (130, 517), (1024,), (2, 64, 64)])
@@ -62,7 +61,7 @@ def test_a_share_lies_between_those_of_smaller_and_of_larger_blocks() -> None:
 @pytest.mark.parametrize("n", [512, 700, 2048])
 def test_masks_are_drawn_with_the_shares_of_their_class(n: int) -> None:
     torch.manual_seed(0)
-    wanted = typical(n).true
+    wanted = class_of(longformer(n)).true
     found = torch.tensor(
         [class_of(in_blocks((n, n), [2 ** (-s / 2) for s in wanted], torch.device("cpu"))).true for _ in range(8)]
     )
@@ -81,8 +80,10 @@ def test_what_is_drawn_for_a_guarded_loop_has_empty_blocks(name: str, *, beforeh
         for n, kind in program.inputs
         if n in kinds
     }
-    as_masks({}, [program], {})  # of what is not among them, nothing is exchanged
-    as_masks(inputs, [program], {})
+    # Of columns alone nothing is typical: a layer's bias leaves nothing out.
+    padded = {n: class_of(torch.arange(1024) < 700) for n, each in inputs.items() if each.dim() == 1}
+    as_masks({}, [program], padded)  # of what is not among them, nothing is exchanged
+    as_masks(inputs, [program], padded)
     for each in inputs.values():
         if not each.is_floating_point() and each.dtype is not torch.bool:
             assert (each.diff() >= 0).all() or not beforehand

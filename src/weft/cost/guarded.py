@@ -27,8 +27,6 @@ class GuardedShare:
 
 
 ALL_BUSY = GuardedShare(1.0, beforehand=True)
-_OF_COLUMNS = 1
-"""The class of a mask of columns alone, as of padding: it leaves a share of 2 ** (-1 / 2)."""
 
 
 def guarded_shares(
@@ -54,10 +52,9 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
     columns = blocks[each.loop.axis]
     rows = prod(blocks.get(axis, 1) for axis in each.axes if axis != each.loop.axis)
     if each.of_columns:
-        if not any(isinstance(idle, bool) for idle in each.inputs.values()):
-            return 1.0  # numbers for columns, one of which may be -inf, are no mask: they are a layer's bias
+        # Numbers for columns of which nothing is known leave nothing out: a bias of a layer is such, and so is a mask of one token.
         known = [masks[name].of(idle)[0] for name, idle in each.inputs.items() if name in masks]
-        return 2.0 ** (-max(known, default=_OF_COLUMNS) / 2)
+        return 2.0 ** (-max(known, default=0) / 2)
     usual = typical(length)
     return min(share_of(masks.get(name, usual).of(idle), rows, columns) for name, idle in each.inputs.items())
 

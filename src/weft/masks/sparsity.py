@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, isqrt, log2, sqrt
+from math import ceil, log2, sqrt
 from typing import TypeAlias
 
 Shares: TypeAlias = tuple[int, ...]
@@ -55,17 +55,9 @@ def share_of(shares: Shares, rows: int, columns: int) -> float:
 def typical(length: int) -> Sparsity:
     """Return the class that a mask of so many columns has where nothing is known of it.
 
-    It is that of a window beside the diagonal, with some rows and columns that see and are seen by all (Longformer's): each as
-    wide as the square root of the length. Windows alone leave less, random blocks beside these more. Whether True or False is
-    what counts is not known either: both have these shares.
+    It is that of a causal mask: models compute theirs from positions, where no example shows it, and most are causal. Whether True
+    or False is what counts is not known either: both have these shares.
     """
-    width = max(1, isqrt(length))
-    shares = tuple(classed(_of_window(length, width, min(edge, max(1, length)))) for edge in EDGES)
+    blocks = [max(1, ceil(length / min(edge, max(1, length)))) for edge in EDGES]
+    shares = tuple(classed((n + 1) / (2 * n)) for n in blocks)
     return Sparsity(shares, shares)
-
-
-def _of_window(length: int, width: int, edge: int) -> float:
-    blocks = max(1, ceil(length / edge))
-    beside = min(1.0, (2 * floor((width + edge - 1) / edge) + 1) / blocks)
-    everywhere = min(1.0, ceil(width / edge) / blocks)
-    return 1 - (1 - beside) * (1 - everywhere) ** 2

@@ -41,7 +41,7 @@ def as_masks(
         length = made.shape[-1]
         shares = classes.get(name, typical(length)).of(idle)
         if question.of_columns:
-            busy = _to_some_length(made, 2.0 ** (-shares[0] / 2) if name in classes else math.sqrt(0.5))
+            busy = _to_some_length(made, 2.0 ** (-shares[0] / 2) if name in classes else 1.0)
         else:
             busy = in_blocks(made.shape, [2.0 ** (-n / 2) for n in shares], made.device)
         if made.dtype is torch.bool:
