@@ -79,7 +79,7 @@ def test_the_part_that_is_judged_depends_on_the_part_of_the_operands(row):
     torch.testing.assert_close(one.cut(fn(*wide)), fn(*part))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("row", share(ROWS, 25, start=15), ids=lambda row: row.name)
 def test_weft_computes_rows_at_small_sizes_on_a_cpu(row):
     fn, inputs = small(row)

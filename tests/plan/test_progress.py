@@ -238,6 +238,7 @@ def test_a_terminal_shows_it_and_is_clean_again(how: str, tmp_path: Path) -> Non
     assert "\x1b[?25h" in shown  # the cursor is back
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("after", "how", "variables"),
     [
