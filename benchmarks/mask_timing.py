@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.plan.targets import graphs
+
 Run = Callable[[], Any]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,17 +59,8 @@ def replayed(run: Run) -> Run:
     """Capture `run` in a CUDA graph, and return what replays it; on the CPU `run` itself."""
     if DEVICE == "cpu":
         return run
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+    graphs.called_aside(run, 2)
+    return graphs.replayed(run)
 
 
 def medians(runs: dict[str, Run]) -> dict[str, float]:

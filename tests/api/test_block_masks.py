@@ -73,6 +73,11 @@ def test_what_is_no_mask_has_no_blocks(wrong: Tensor) -> None:
         weft.dense_mask(wrong)
 
 
+def test_blocks_have_elements() -> None:
+    with pytest.raises(ArgumentError, match="a block of 0 rows has no elements"):
+        weft.block_mask(torch.ones(4, 4, dtype=torch.bool), 0)
+
+
 # Documents, by their numbers and by the sums of their lengths.
 
 

@@ -41,7 +41,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _innermost(program: Any) -> tuple[str, list[str]]:
-    """The axis of the innermost loop of the last kernel's listing, and the subscripts of what is loaded."""
+    """Give the axis of the innermost loop of the last kernel's listing, and the subscripts of what is loaded."""
     listing = dict(program.explain().sections)["scheduled program"]
     loops = re.findall(r"for(?:all)? (\w+) in", listing)
     loads = re.findall(r"load\(\w+\[([\w,]+)\]\)", listing)
@@ -113,7 +113,7 @@ def test_what_kernels_read_of_convolutions_and_make_for_them_lies_so() -> None:
 
 
 def _space_of_bias(captured: str) -> str:
-    """The space of the channels, which the norm's weight has alone."""
+    """Give the space of the channels, which the norm's weight has alone."""
     found = re.search(r"norm_weight: float32\[\w+:(\w+)\]", captured)
     assert found is not None
     return found[1]

@@ -16,7 +16,7 @@ COMPILE: Any = torch.compile
 
 
 class Layer(nn.Module):
-    """Causal attention over all that is there, and a residual."""
+    """Compute causal attention over all that is there, and a residual."""
 
     def __init__(self, width: int = 32, heads: int = 2) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def _close(found: Tensor, wanted: Tensor) -> None:
 
 
 def _compiles(steps: int, step: Callable[[int], None]) -> list[int]:
-    """How many kernels each step compiled."""
+    """Count the kernels that each step compiled."""
     found: list[int] = []
     for number in range(steps):
         before = weft.stats().compiles
@@ -87,7 +87,7 @@ def test_a_cache_that_slides() -> None:
 
 
 def _kept(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as int8, and the scale of each."""
+    """Give rows as int8, and the scale of each."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     return (x / scale).round().clamp(-127, 127).to(torch.int8), scale
 

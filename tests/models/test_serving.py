@@ -40,7 +40,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _decoded(run: Callable[..., Any], model: Any, words: torch.Tensor, kind: str, steps: int) -> tuple[Any, list[int]]:
-    """Greedy tokens, the prompt in the first step; and how many kernels were compiled in each step."""
+    """Decode greedily, the prompt in the first step; returned are tokens, and how many kernels each step compiled."""
     longest = words.shape[1] + steps
     static = kind == "static"
     cache = (

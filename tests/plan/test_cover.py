@@ -215,7 +215,7 @@ def test_of_equal_cuts_the_one_with_fewer_kernels_is_taken() -> None:
 
 
 def test_what_is_asked_for_when_prices_fail_is_told_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All parts of several elements have no price: the search goes through them one by one, but tells of them after the first."""
+    """Go through parts none of which has a price: the search asks for them one by one, but tells of them after the first."""
     monkeypatch.setattr(cover, "_LONG", -1.0)
     waits, alone = chain(5), 4.0
     bounds = {p: alone if p.bit_count() == 1 else 3.0 for own in convex_parts(waits, lambda _: True) for p in own}
@@ -234,7 +234,7 @@ def test_what_is_asked_for_when_prices_fail_is_told_ahead(monkeypatch: pytest.Mo
 
 
 def test_what_is_told_ahead_changes_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices that are finite: what was told is not always asked for, and the cut is the cheapest all the same."""
+    """Find the cheapest cut all the same where prices are finite, so that not all that was told is asked for."""
     monkeypatch.setattr(cover, "_LONG", -1.0)
     for seed in range(30):
         drawn = random.Random(seed)

@@ -26,7 +26,7 @@ from weft.verify.regimes import reduced_spaces
 
 
 def decode(x, wq, wk, wv, keys, values):
-    """One token of grouped-query attention: sizes of its parts are so many times the heads, which most parts do not have."""
+    """Computes a token of grouped-query attention: sizes of its parts are so many times the heads, which most parts have not."""
     h = x * torch.rsqrt((x.float() ** 2).mean(-1, keepdim=True) + 1e-6).to(x.dtype)
     q = (h @ wq.T).view(16, 1, 64)
     keys = torch.cat([keys, (h @ wk.T).view(4, 1, 64)], 1)
@@ -62,7 +62,7 @@ def judged(request, tmp_path_factory):
 
 @dataclass(frozen=True)
 class Defect:
-    """What a kernel gets wrong: a stretch of a space, given how long that is; None where there is no such stretch."""
+    """Describes what a kernel gets wrong: a stretch of a space, given how long that is; None where there is no such stretch."""
 
     kind: str
     space: str
@@ -151,7 +151,7 @@ def test_defects_of_every_loop_are_found(judged):
 
 
 def test_sizes_are_a_part_of_the_examples(judged):
-    """Where the example's own are large, and the binary is not for these alone."""
+    """Shows that the judge takes less where the example's sizes are large and the binary is not for these alone."""
     for each, _, chosen in judged:
         own = points(each.written, each.written.sizes(each.sizes))
         assert own < 1 << 20 or min(points(each.written, sizes) for sizes in chosen.near) <= own // 3

@@ -139,7 +139,7 @@ def shifted(x, table):
 
 
 def part(x, index):
-    """Of what is looked up in, one column is read, which small sizes do not have."""
+    """Read one column of what is looked up in, which small sizes do not have."""
     return x[index][:, 5] * 2
 
 

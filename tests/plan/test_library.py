@@ -71,7 +71,7 @@ def test_products_are_tried_in_the_library_where_it_was_measured_to_be_faster(
 
 @pytest.mark.parametrize(("saved", "count"), [(0.01, 0), (0.05, 1)])
 def test_a_plan_that_saves_next_to_nothing_of_all_kernels_is_not_made(saved, count) -> None:
-    """Two regions; the second one, which multiplies nothing, takes most of the time."""
+    """Take two regions, of which the one that multiplies nothing takes most of the time."""
     program, graph = captured(
         lambda x, w, y: (x @ w, torch.softmax(y, -1)),
         [torch.empty(512, 256), torch.empty(256, 512), torch.empty(64, 64)],

@@ -143,7 +143,7 @@ def test_of_two_zeros_the_later_stays(name: str) -> None:
 )
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
 def test_where_the_extrema_are(name: str, shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
-    """Of equal ones the last, and NaN is an extremum from the first on."""
+    """Compare places with eager's: of equal ones the last, and NaN is an extremum from the first on."""
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(getattr(torch, name)(x, dim))
@@ -168,7 +168,7 @@ def test_where_the_extrema_of_rows_of_any_length_are(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 33, 1000])
 def test_a_linear_recurrence_by_sums_and_products(length: int) -> None:
-    """h[t] = a[t] h[t - 1] + b[t], as the cumulative product times a cumulative sum."""
+    """Compute h[t] = a[t] h[t - 1] + b[t], as the cumulative product times a cumulative sum."""
 
     def recurrence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         factor = a.cumprod(-1)

@@ -28,7 +28,7 @@ from weft.verify.regimes import REGIMES, Rows, layout_of
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float64, DType.bfloat16, DType.float16])
 @pytest.mark.parametrize("regime", REGIMES, ids=[r.name for r in REGIMES])
 def test_each_regime_is_drawn_alike_on_a_device(regime, dtype):
-    """The same kinds of numbers, at the same places: other digits."""
+    """Compare both drawings: the same kinds of numbers, at the same places, and other digits."""
     drawn = []
     for where in (Drawer, lambda rng: TorchDrawer(rng, HERE)):
         draws = where(np.random.default_rng(3))
@@ -85,7 +85,7 @@ def test_a_verdict_is_the_same_whatever_is_kept(program, results, monkeypatch):
 
 @pytest.fixture
 def only_new_garbage():
-    """Collecting looks at what is made from here on: all that other tests have left takes a second each time."""
+    """Let collecting look at what is made from here on: all that other tests have left takes a second each time."""
     gc.collect()
     gc.freeze()
     yield
@@ -94,7 +94,7 @@ def only_new_garbage():
 
 @pytest.mark.parametrize("device", [None, HERE], ids=["numpy", "torch"])
 def test_arrays_of_a_large_case_are_given_up_when_it_is_compared(device, monkeypatch, only_new_garbage):
-    """What rows of other cases share is kept, and nothing else."""
+    """Keep what rows of other cases share, and nothing else."""
     monkeypatch.setattr(emitted, "_HELD", 0)
     monkeypatch.setattr(judged, "ON_DEVICE", 0)
     monkeypatch.setattr(judged, "DRAWN_THERE", 0)
@@ -112,7 +112,7 @@ def test_arrays_of_a_large_case_are_given_up_when_it_is_compared(device, monkeyp
 
 
 def test_rows_of_large_inputs_are_drawn_once(monkeypatch):
-    """A case more is for the inputs without rows; groups tell which row of the one meets which of the other."""
+    """Draw one case more for the inputs without rows; groups tell which row of the one meets which of the other."""
     monkeypatch.setattr(judged, "ON_DEVICE", 0)
     m, k = programs.axes("m", "k")
     node = programs.matmul("out", Use("x", (k,)), Use("w", (m, k)), k)
@@ -176,7 +176,7 @@ def test_sizes_that_do_not_agree_are_raised_until_they_do():
 
 
 def test_a_size_follows_from_a_number():
-    """Of 101 elements, one more than the other has, the other has 100: sizes that are wanted of it do not matter."""
+    """Give the other 100 elements where one has 101, one more: sizes that are wanted of it do not matter."""
     m, n = programs.axes("m", "n")
     x, y = programs.tensor("x", m), programs.tensor("y", replace(n, space=Space("N", 101)))
     node = each("out", (m,), apply("neg", Arg(0)), Use("x", (m,)))
@@ -197,7 +197,7 @@ def test_what_a_size_is_made_of_is_as_large_as_it_takes():
 
 
 def test_rules_of_the_rest_of_a_program_bind_no_single_size():
-    """A = 2 B, of which B is elsewhere, says nothing of A; A = 2 B and C = 3 B say of A what they say of C."""
+    """Drop A = 2 B, of which B is elsewhere: it says nothing of A; A = 2 B and C = 3 B say of A what they say of C."""
     a, b, c = (Space(name) for name in "ABC")
     (m,) = programs.axes("m")
     first, third = replace(m, space=a), replace(m, space=c)

@@ -25,8 +25,10 @@ def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
         A `torch.nn.attention.flex_attention.BlockMask`.
 
     Raises:
-        ArgumentError: `mask` is no tensor of bools with 2 to 4 dimensions and elements.
+        ArgumentError: `mask` is no tensor of bools with 2 to 4 dimensions and elements, or `block_size` is less than 1.
     """
+    if block_size < 1:
+        raise ArgumentError(f"a block of {block_size} rows has no elements", todo="give a number of at least 1")
     if mask.dtype is not torch.bool or not 2 <= mask.dim() <= 4 or not mask.numel():
         raise ArgumentError(
             f"a mask of {mask.dtype} with shape {tuple(mask.shape)} has no blocks",

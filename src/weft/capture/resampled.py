@@ -73,6 +73,22 @@ def _windows(
     return _places(tensor, sizes, steps, apart, counts)
 
 
+def _max_windows(
+    tensor: torch.Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Iterator[torch.Tensor], list[int], tuple[list[int], list[int], list[int]]] | None:
+    """Yields what lies at each place of the windows of a pooling by the largest element, the padding being the least number.
+
+    Returns:
+        that; sizes of a window; steps, padding and distances. None where PyTorch pools.
+    """
+    sizes = _each(kernel_size, rank)
+    rest = (_each(stride, rank, sizes), _each(padding, rank), _each(dilation, rank))
+    if ceil_mode or not tensor.is_floating_point():
+        return None
+    found = _windows(tensor, sizes, *rest, -math.inf)
+    return None if found is None else (found, sizes, rest)
+
+
 def _max_pool(rank: int) -> Callable[..., Any]:
     """Makes the parts of a pooling over the last `rank` dimensions by the largest element; NaN is larger than all."""
 
@@ -84,15 +100,11 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Any:
-        sizes = _each(kernel_size, rank)
-        rest = (_each(stride, rank, sizes), _each(padding, rank), _each(dilation, rank))
-        if ceil_mode or not tensor.is_floating_point():
+        windows = _max_windows(tensor, rank, kernel_size, stride, padding, dilation, ceil_mode)
+        if windows is None:
             return NotImplemented
-        found = _windows(tensor, sizes, *rest, -math.inf)
-        if found is None:
-            return NotImplemented
-        most = next(found)
-        for part in found:
+        most = next(windows[0])
+        for part in windows[0]:
             most = torch.maximum(most, part)
         return most
 
@@ -108,13 +120,10 @@ def _max_pool_with_places(
     ceil_mode: bool = False,
 ) -> Any:
     """Computes the largest element of each window over two dimensions, and its number: the last NaN's, else the first largest's."""
-    sizes = _each(kernel_size, 2)
-    rest = (_each(stride, 2, sizes), _each(padding, 2), _each(dilation, 2))
-    if ceil_mode or not tensor.is_floating_point():
+    windows = _max_windows(tensor, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    if windows is None:
         return NotImplemented
-    found = _windows(tensor, sizes, *rest, -math.inf)
-    if found is None:
-        return NotImplemented
+    found, sizes, rest = windows
     most = next(found)
     wide = tensor.shape[-1]
     rows, columns = (

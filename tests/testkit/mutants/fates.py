@@ -121,7 +121,7 @@ class Subject:
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether results are the same where two tensors of one type are exchanged, and what else there is of theirs is not."""
+        """Tell whether results are the same where two tensors of one type are exchanged, and what else is theirs is not."""
         where, numbers, wanted, room = self.exact[0]
         kinds = {n.name: (n.dtype, tuple(a.space for a in n.axes)) for n in self.free.inputs}
         for one, other in combinations(kinds, 2):

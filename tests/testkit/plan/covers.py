@@ -140,7 +140,7 @@ class Compared:
 
     @property
     def is_least(self) -> bool:
-        """Whether no cut is cheaper."""
+        """Tell whether no cut is cheaper."""
         return isclose(self.found, self.least)
 
 
