@@ -104,6 +104,21 @@ def test_registers_that_live_across_a_loop_are_spilled_around_it() -> None:
     assert each.bounds.waves > 3 * once.bounds.waves
 
 
+def test_blocks_without_a_matmul_that_do_not_fit_lie_in_memory_whole_even_where_there_is_no_loop() -> None:
+    applied = linear(64, 64, 64)
+    (launch,) = launches_of(applied, SIZES)
+
+    def held(elements: int) -> Launch:
+        body = replace(launch.work.body, inner=[], held=4 * elements)
+        return Launch(replace(launch.work, body=body, held=4 * elements), launch.counted, launch.merges)
+
+    chip = gpu(H200)
+    fits, spills = (held(each * 2 * 32).breakdown(chip, 2, 1) for each in (200, 270))
+    assert fits.found.spilled == 0
+    assert spills.found.spilled > 200  # of 270: not what is above the 255 that a thread may have
+    assert spills.bounds.waves > 2 * fits.bounds.waves
+
+
 def replace_in(launch: Launch, held: int, across: int) -> Launch:
     """`launch` whose one loop has blocks in registers as given, and whose thread block has as many."""
     (loop,) = launch.work.body.inner

@@ -23,6 +23,10 @@ MOST_UNROLLED = 8192
 _REGISTERS_OF_A_THREAD = 255
 # What a kernel needs beside its blocks: pointers, strides, counters, predicates.
 _OTHER_REGISTERS = 24
+# Threads whose blocks do not fit and that multiply nothing keep so many registers: ptxas then gives up holding blocks, and makes
+# room for more thread blocks. Seen in binaries of a row that is added to, squared and scaled: 24 bytes are spilled at 128 elements
+# a thread, 7,600 at 256.
+_KEPT_BESIDE_SPILLS = 32
 # Rows of a matmul that a warp has to itself at least.
 _ROWS_OF_A_WARP = 16
 # Registers of operands of a matmul on vector units, for each one of its results: seen in the binaries of many blocks.
@@ -104,7 +108,7 @@ def resources_of(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> Re
         threads=threads,
         shared_bytes=shared,
         registers=registers,
-        spilled=max(0, needed - _REGISTERS_OF_A_THREAD),
+        spilled=_spilled(needed, multiplies=any(r.matmuls for r in work.body.all())),
         resident=max(1, resident),
         waves=waves,
         last_wave=(work.thread_blocks - (waves - 1) * places) / places,
@@ -233,6 +237,13 @@ def spilled_in(region: LoopWork, gpu: Gpu, warps: int, stages: int) -> int:
     )
     wanted = ceil((region.held - region.across + most) / 4 / (warps * gpu.warp)) + _OTHER_REGISTERS
     return max(0, wanted - _REGISTERS_OF_A_THREAD)
+
+
+def _spilled(needed: int, *, multiplies: bool) -> int:
+    """Estimates how many of the registers that a thread needs it cannot have."""
+    if needed <= _REGISTERS_OF_A_THREAD:
+        return 0
+    return needed - (_REGISTERS_OF_A_THREAD if multiplies else _KEPT_BESIDE_SPILLS)
 
 
 def _registers(work: ThreadBlockWork, gpu: Gpu, warps: int, stages: int) -> tuple[int, int]:

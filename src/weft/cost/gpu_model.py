@@ -317,15 +317,16 @@ class _Model:
         """Computes the cycles in which registers that a thread cannot have are written and read, in all runs of `region`.
 
         What an iteration itself needs moves in each; what is only there across the loop, once each time that the loop is run. It
-        goes to the first-level cache, of which shared memory takes a part, and where there is no room in it to the second.
+        goes to the first-level cache, of which shared memory takes a part, and where there is no room in it to the second. Code
+        without a loop in it or around it moves each once.
         """
         if not self.found.spilled:
             return 0.0
         inner = sum(map(self.spills, region.inner))
-        if not region.loop:
+        if not region.loop and region.inner:
             return inner
         chip, found = self.chip, self.found
-        own = min(found.spilled, spilled_in(region, chip, self.warps, self.stages))
+        own = min(found.spilled, spilled_in(region, chip, self.warps, self.stages)) if region.loop else 0
         words = region.runs * own + region.entries * (found.spilled - own)
         taken = (found.shared_bytes + 4 * found.spilled * found.threads) * found.resident
         width = chip.shared_width if taken <= chip.l1_bytes else chip.cache / chip.multiprocessors / chip.hertz
