@@ -56,7 +56,7 @@ GRAPH: Passes = (*LAWS, laws.multiply_in_fp8, laws.narrow_exact_factors, laws.as
 IN_NUMBERS: Passes = (stand_ins_as_nothing,)
 """Of a graph after `GRAPH`: what holds of floats alone, so that no check over a field is made across it."""
 
-REGION: Passes = (laws.centre_at_an_element, laws.views_as_inputs, laws.numbered)
+REGION: Passes = (laws.round_between_kernels, laws.centre_at_an_element, laws.views_as_inputs, laws.numbered)
 """Of each region, which `laws.part` takes from the graph."""
 
 DERIVED_LAWS: Passes = (cancel_shifts, laws.expand_sums, laws.scale_rows_last)

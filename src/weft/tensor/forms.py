@@ -63,6 +63,7 @@ class Forms:
                 )
             found.append(tuple([values.setdefault(names[o], len(values)) for o in program.outputs]))
             found.append(tuple([tuple([d and numbered(d) for d in dims]) for dims in program.output_dims]))
+            found.append(tuple([(values[names[name]], dtype.name) for name, dtype in program.rounded]))
         return tuple(found), tuple(spaces)
 
     def _line(self, node: Node) -> _Line:

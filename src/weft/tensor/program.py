@@ -276,6 +276,8 @@ class TensorProgram:
             value's axes. They may be in another order than these: the user gets a permuted view, as from eager.
         derived: sizes that follow from other sizes, in an order that can be followed. A size that is also
             fixed, or shown by an input, or has several rules, must agree with each.
+        rounded: values with a narrower float type that the program as written rounds them to before anything reads them. Between
+            operations of a kernel they keep more bits; from one kernel to the next they go in that type.
     """
 
     inputs: tuple[Input, ...]
@@ -283,6 +285,7 @@ class TensorProgram:
     outputs: tuple[str, ...]
     output_dims: tuple[tuple[Axis | None, ...], ...] = ()
     derived: tuple[Derived, ...] = ()
+    rounded: tuple[tuple[str, DType], ...] = ()
 
     def __hash__(self) -> int:
         """Hash the names of the values, as a space does its own: programs are keys, and their nodes many."""
@@ -330,6 +333,14 @@ class TensorProgram:
         """Tells whether `sizes`, of all spaces of the program, agree with the rules in `derived` that speak of these alone."""
         rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, *r.sources))]
         return all(r.space.size(sizes) == r.size_in(sizes) for r in rules)
+
+    def stored(self, node: Node) -> DType:
+        """Return the type in which a value, an input or output of this part of a graph, lies in memory."""
+        return self._rounded.get(node.name, node.dtype)
+
+    @cached_property
+    def _rounded(self) -> Mapping[str, DType]:
+        return dict(self.rounded)
 
     def values(self) -> dict[str, Node]:
         """Returns every value by name."""

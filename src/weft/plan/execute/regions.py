@@ -230,8 +230,8 @@ class Regions:
         """
         prepared = self.prepared(region)
         if prepared.form not in self._built:
-            changed = prepared.centred is not region.program
-            refuted = laws_refuted(region.program, prepared.centred) if changed else None
+            changed = prepared.centred is not prepared.stored
+            refuted = laws_refuted(prepared.stored, prepared.centred) if changed else None
             if refuted is not None:
                 raise refuted
             self._built[prepared.form] = build_region(
@@ -247,7 +247,7 @@ class Regions:
         """Returns what the kernels of a region are judged by."""
         spaces = zip(prepared.program.spaces(), prepared.viewed.spaces(), strict=True)
         return Judged(
-            with_own_rules(prepared.region.program),
+            with_own_rules(prepared.stored),
             prepared.centred,
             prepared.made,
             {own.name: its.name for own, its in spaces},
@@ -271,10 +271,11 @@ class Regions:
         return prepared
 
     def _prepare(self, region: Region) -> Prepared:
-        law, *rest = REGION
+        between, centre, *rest = REGION
         setting, own = Setting(inputs=tuple(self.layouts)), region.program
         cut = Step(part.name, None, (tuple(n.name for n in own.nodes), own.outputs))
-        centred = Rewritten(own, (cut,)).under((law,), setting)
+        stored = Rewritten(own, (cut,)).under((between,), setting)
+        centred = stored.under((centre,), setting)
         viewed, made = views(centred.program)
         program = centred.under(rest, setting)
         of_views = {v.name for v in made}
@@ -289,7 +290,9 @@ class Regions:
         }
         example = replace(self.example(program.program), innermost=innermost, masks=masks)
         form = form_of(program.program, example, self._forms)
-        return Prepared(region, centred.program, program.program, viewed, made, example, form, program.steps)
+        return Prepared(
+            region, stored.program, centred.program, program.program, viewed, made, example, form, program.steps
+        )
 
     @functools.cached_property
     def _machine(self) -> Machine:

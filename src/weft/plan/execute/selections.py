@@ -36,7 +36,8 @@ class Prepared:
 
     Attributes:
         region: as it was cut.
-        centred: its program, differences to means taken about an element.
+        stored: its program, which reads and writes what other regions share in the types that it has in memory.
+        centred: that with differences to means taken about an element.
         program: that with names of its own, every reindexing a view made before.
         viewed: the same program, its values called as in the whole one.
         made: the views.
@@ -46,6 +47,7 @@ class Prepared:
     """
 
     region: Region
+    stored: TensorProgram
     centred: TensorProgram
     program: TensorProgram
     viewed: TensorProgram

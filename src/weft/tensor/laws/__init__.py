@@ -8,6 +8,7 @@ what it does to rounding.
 
 from __future__ import annotations
 
+from weft.tensor.laws.between import round_between_kernels
 from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.centres import centre_at_an_element
 from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
@@ -44,6 +45,7 @@ __all__ = [
     "part",
     "pick_first",
     "remove_dead",
+    "round_between_kernels",
     "scale_rows_last",
     "sizes_in_place",
     "split_elementwise",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from weft.tensor import optable
+from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import past_casts
 from weft.tensor.passes import Conditioning, tensor_pass
@@ -25,6 +26,7 @@ from weft.tensor.program import (
     Scan,
     TensorProgram,
     Use,
+    uses,
 )
 from weft.tensor.rename import with_uses
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments
@@ -47,12 +49,34 @@ def drop_precision_casts(program: TensorProgram) -> TensorProgram:
     type it reads, as to bfloat16 and back.
     Conditioning: rounds less than eager, never more. A value beyond the narrow type's range,
     float16's 65504, stays finite where eager had infinity on the way.
+
+    Results of elementwise operations and matmuls that lost every cast of theirs are noted (`TensorProgram.rounded`): where one
+    kernel writes them and another reads them they are rounded as the casts did (`round_between_kernels`).
     """
     dropping = _Dropping(program.values())
     nodes = [dropping.rewritten(node) for node in program.nodes]
     outputs = tuple(dropping.output(name) for name in program.outputs)
     done = [replace(n, semantic=True) if isinstance(n, Cast) and n.name in dropping.semantic else n for n in nodes]
-    return remove_dead(replace(program, nodes=tuple(done), outputs=outputs))
+    found = remove_dead(replace(program, nodes=tuple(done), outputs=outputs))
+    return replace(found, rounded=_without_casts(program, found))
+
+
+def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[str, DType], ...]:
+    """Return the values of `after`, each with the type of the casts through which alone `before` read them, and which are gone."""
+    types: dict[str, set[DType | None]] = {name: {None} for name in before.outputs}
+    values = before.values()
+    for node in before.nodes:
+        for value in uses(node):
+            cast = isinstance(node, Cast) and _is_precision(node, values)
+            types.setdefault(value, set()).add(node.dtype if cast else None)
+    kept = {(n.arg.value, n.dtype) for n in after.nodes if isinstance(n, Cast)}
+    found: list[tuple[str, DType]] = []
+    for node in after.nodes:
+        (only, *more) = types.get(node.name, {None})
+        narrower = only is not None and only.bytes < node.dtype.bytes
+        if isinstance(node, Elementwise | Contraction) and narrower and not more and (node.name, only) not in kept:
+            found.append((node.name, only))
+    return tuple(found)
 
 
 @dataclass

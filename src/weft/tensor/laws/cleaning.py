@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from weft.tensor.axes import Axis
 from weft.tensor.derived import about
+from weft.tensor.dtypes import DType
 from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Input, Node, Opaque, TensorProgram, axes_of, uses
 from weft.tensor.rename import with_axes, with_values
@@ -28,7 +29,9 @@ def remove_dead(program: TensorProgram) -> TensorProgram:
         if node.name in alive or (isinstance(node, Opaque) and node.always):
             alive.update(uses(node))
             kept.append(node)
-    return replace(program, nodes=tuple(reversed(kept)))
+    names = {n.name for n in kept}
+    rounded = tuple(each for each in program.rounded if each[0] in names)
+    return replace(program, nodes=tuple(reversed(kept)), rounded=rounded)
 
 
 @tensor_pass()
@@ -61,7 +64,17 @@ def merge_equal(program: TensorProgram, apart: Collection[str] = ()) -> TensorPr
             if name == node.name:
                 dims[place] = tuple(None if d is None else own[d] for d in each)
     outputs = tuple(name_of.get(name, name) for name in program.outputs)
-    return replace(program, nodes=tuple(kept), outputs=outputs, output_dims=tuple(dims))
+    rounded = _rounded_alike(program, name_of)
+    return replace(program, nodes=tuple(kept), outputs=outputs, output_dims=tuple(dims), rounded=rounded)
+
+
+def _rounded_alike(program: TensorProgram, name_of: Mapping[str, str]) -> tuple[tuple[str, DType], ...]:
+    """Return what `program` says of roundings for the nodes that stay: a value is rounded where all that became it are, alike."""
+    known = dict(program.rounded)
+    types: dict[str, set[DType | None]] = {}
+    for node in program.nodes:
+        types.setdefault(name_of.get(node.name, node.name), set()).add(known.get(node.name))
+    return tuple((name, dtype) for name, dtype in program.rounded if types.get(name) == {dtype})
 
 
 def form_of(node: Node) -> str:
@@ -85,5 +98,7 @@ def part(program: TensorProgram, names: Sequence[str], outputs: Sequence[str]) -
     nodes = tuple(node for node in map(values.__getitem__, names) if not isinstance(node, Input))
     read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in names)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
-    found = TensorProgram(inputs, nodes, tuple(outputs))
+    own = {n.name for n in (*inputs, *nodes)}
+    rounded = tuple(each for each in program.rounded if each[0] in own)
+    found = TensorProgram(inputs, nodes, tuple(outputs), rounded=rounded)
     return replace(found, derived=about(found.spaces(), program.derived, program.rules_by_space))
