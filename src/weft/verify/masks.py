@@ -33,7 +33,7 @@ def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
 def with_idle_blocks(
     values: Mapping[str, V], masks: Mapping[str, float | bool], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others of bools busy all through."""
+    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others such that they leave nothing out."""
     found = dict(values)
     for name, idle in masks.items():
         shape = domain.shape(found[name])
@@ -41,8 +41,7 @@ def with_idle_blocks(
             continue
         dtype = DType.bool if isinstance(idle, bool) else DType.float64
         numbers = [domain.full((), idle, dtype)]
-        if isinstance(idle, bool):
-            numbers.append(domain.full((), not idle, dtype))
+        numbers.append(domain.full((), not idle if isinstance(idle, bool) else 0.0, dtype))
         share = float(rng.choice((0.2, 0.5, 0.8)))
         kinds = [share, *((1 - share) / 2 for _ in numbers[1:])]
         chosen = _in_blocks(shape, rng, [*kinds, max(0.0, 1 - sum(kinds))])
