@@ -31,7 +31,11 @@ def drawn() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(2, 40, 16), torch.randn(2, 70, 16), torch.randn(2, 70, 16)
 
 
-GOOD = {filled: torch.ones(40, 70, dtype=torch.bool), added: torch.zeros(40, 70), of_pytorch: torch.ones(40, 70, dtype=torch.bool)}
+GOOD = {
+    filled: torch.ones(40, 70, dtype=torch.bool),
+    added: torch.zeros(40, 70),
+    of_pytorch: torch.ones(40, 70, dtype=torch.bool),
+}
 BAD = {
     "too few columns": torch.ones(40, 69, dtype=torch.bool),
     "too many rows": torch.ones(41, 70, dtype=torch.bool),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from weft.block.guard import Blocks
 from weft.block.operator_types import check_place, item_type, prefix_types, rank_types
 from weft.block.places import Place
-from weft.block.guard import Blocks
 from weft.block.program import (
     BlockNode,
     BlockProgram,

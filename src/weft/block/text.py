@@ -30,7 +30,9 @@ def number(value: Number) -> str:
 
 def left_out(guard: Guard, value: str) -> str:
     """Write which iterations `guard`, which asks `value`, leaves out."""
-    said = (f"{number(each)} everywhere" if alike else f"not {number(each)} everywhere" for each, alike in guard.left_out)
+    said = (
+        f"{number(each)} everywhere" if alike else f"not {number(each)} everywhere" for each, alike in guard.left_out
+    )
     return f"{value} is {', or '.join(said)}"
 
 

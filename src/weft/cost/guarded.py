@@ -123,7 +123,7 @@ def _left(
     left: dict[str, float],
     loads: dict[str, list[str]],
 ) -> None:
-    """Find of what is done in guarded loops which share is `left`, by name of the operator, and the names of the `loads` of lists."""
+    """Find which share is `left` of what is done in guarded loops, by name of the operator, and by which `loads` lists are read."""
     for node in graph.nodes:
         match node:
             case Map():

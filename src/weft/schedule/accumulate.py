@@ -31,7 +31,7 @@ from weft.schedule.schedule import Schedule
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Lit
+from weft.tensor.scalar import Apply, Arg
 
 
 def prepare_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:

@@ -9,7 +9,6 @@ from weft.block.check import body_types, infer
 from weft.block.guard import Blocks
 from weft.block.places import Place
 from weft.block.program import (
-    BlockNode,
     BlockProgram,
     Broadcast,
     Feed,

@@ -33,7 +33,7 @@ def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
 def with_idle_blocks(
     values: Mapping[str, V], masks: Mapping[str, float | bool], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others such that they leave nothing out."""
+    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others leave nothing out."""
     found = dict(values)
     for name, idle in masks.items():
         shape = domain.shape(found[name])
@@ -49,8 +49,9 @@ def with_idle_blocks(
 
 
 def _in_blocks(shape: tuple[int, ...], rng: np.random.Generator, shares: list[float]) -> Array:
-    """Draw a number for each block of stretches along every dimension, each as often as its share says; 0 is one of them, and 1 too if there are
-    two.
+    """Draw a number for each block of stretches along every dimension, each as often as its share says.
+
+    One block at least is 0, and one 1 if there are two.
     """
     edges = [int(rng.integers(size // 4 + 1, size // 2 + 2)) for size in shape]
     drawn = rng.choice(len(shares), [-(-size // edge) for size, edge in zip(shape, edges, strict=True)], p=shares)

@@ -359,8 +359,9 @@ class _Ways:
     example: Example
 
     def few(self) -> list[Way]:
-        """Choose one by rule; where it has several launches one without a grid, one in segments where that may pay, and the likeliest of
-        them with loops of their own for full blocks of masks.
+        """Choose one by rule; where it has several launches one without a grid, and one in segments where that may pay.
+
+        Of the cheapest of these there is one more with loops of their own for full blocks of masks.
         """
         example, machine = self.example, self.chain.machine(self.example.threads)
         chosen = choose(self.fused, example.sizes, example.innermost, example.threads, machine.near_bytes)

@@ -87,7 +87,7 @@ class GpuWays:
         """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`.
 
         Of the fastest whose guarded loops are told beforehand what is idle, there is one with loops of their own for full blocks:
-        two copies of a body have more registers and take longer to compile than the model knows, so that it is for the clock to say.
+        what two copies of a body take of registers and of compiling is not in the model, so that it is for the clock to say.
         """
         found = self._best(_CLOSELY, launched=None)
         full = with_full_blocks(self.fused)
