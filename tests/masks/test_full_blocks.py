@@ -17,7 +17,7 @@ from testkit.masks.guarded import MASKED, sums
 from testkit.masks.limited import fused
 from weft.block.check import check
 from weft.block.copies import canonical
-from weft.block.guard import Blocks, Guard
+from weft.block.guard import Guard, GuardedBlocks
 from weft.block.program import BlockProgram, Graph, Load, Map
 from weft.block.ranges import Part
 from weft.block.walk import asked, maps
@@ -51,7 +51,7 @@ def applied(program: BlockProgram, tile: int = 3, *, beforehand: bool = False, p
     return apply(program, Schedule(loops, apart=apart, beforehand=apart if beforehand else frozenset()))
 
 
-def changed(program: BlockProgram, blocks: Blocks, change: Callable[[Guard], Guard]) -> BlockProgram:
+def changed(program: BlockProgram, blocks: GuardedBlocks, change: Callable[[Guard], Guard]) -> BlockProgram:
     """`program` with every guard of loops over `blocks` changed."""
 
     def of(graph: Graph) -> Graph:
@@ -75,7 +75,7 @@ def test_full_blocks_read_no_mask(name: str, *, beforehand: bool) -> None:
     full, partial = (m for m in maps(found.graph) if m.guard is not None)
     assert full.guard is not None
     assert partial.guard is not None
-    assert (full.guard.blocks, partial.guard.blocks) == (Blocks.full, Blocks.partial)
+    assert (full.guard.blocks, partial.guard.blocks) == (GuardedBlocks.full, GuardedBlocks.partial)
     assert full.guard.full == (2 if beforehand else FULL.get(name, True))
     # Of what the program is given, all but the mask: it is asked in the loop, or has been before.
     asked_first, rest = asked(full)
@@ -94,7 +94,7 @@ def test_any_schedule_computes_what_was_written(name: str) -> None:
     guarded = guard(fused(program))
     while apart < 3:
         made = scheduled(guarded, rng)
-        if any(m.guard is not None and m.guard.blocks is Blocks.full for m in maps(made.graph)):
+        if any(m.guard is not None and m.guard.blocks is GuardedBlocks.full for m in maps(made.graph)):
             apart += 1
             verdict = verify(program, made, seed=rng.randrange(1000))
             assert verdict.agrees, verdict
@@ -115,11 +115,11 @@ def test_a_guard_that_takes_others_for_full_or_full_ones_twice_is_refuted(name: 
     program = MASKED[name][0]()
     right = applied(canonical(guard(fused(program))), 2, beforehand=beforehand)
     wrong = [
-        changed(right, Blocks.full, lambda g: replace(g, blocks=Blocks.busy)),
-        changed(right, Blocks.full, lambda g: replace(g, full=g.idle)),
+        changed(right, GuardedBlocks.full, lambda g: replace(g, blocks=GuardedBlocks.busy)),
+        changed(right, GuardedBlocks.full, lambda g: replace(g, full=g.idle)),
     ]
     if name != "maxima":  # which may be taken twice
-        wrong.append(changed(right, Blocks.partial, lambda g: replace(g, full=3 if beforehand else 0.5)))
+        wrong.append(changed(right, GuardedBlocks.partial, lambda g: replace(g, full=3 if beforehand else 0.5)))
     for each in wrong:
         assert any(verify(program, each, seed=seed).equal is False for seed in range(3))
 
@@ -133,6 +133,8 @@ def test_what_no_number_takes_out_is_read_in_every_block() -> None:
     loops = tuple((m.name, LoopSchedule((Level(LevelPlace.loop, 3),))) for m in maps(guarded.graph))
     with pytest.raises(ScheduleError, match="has no full blocks"):
         apply(guarded, Schedule(loops, apart=asking))
+    with pytest.raises(ScheduleError, match="has no guard"):
+        apply(guarded, Schedule(loops, apart=frozenset(m.name for m in maps(guarded.graph)) - asking))
 
 
 def causal_and_masked() -> TensorProgram:
@@ -152,19 +154,23 @@ def test_spans_have_full_blocks_among_their_whole_ones() -> None:
     program = causal_and_masked()
     found = applied(canonical(guard(limit(fused(program)))), 2, peel=True)
     parts = [(m.range.part, m.guard.blocks) for m in maps(found.graph) if m.guard is not None]
-    assert parts == [(Part.full, Blocks.full), (Part.full, Blocks.partial), (Part.edge, Blocks.busy)]
+    assert parts == [
+        (Part.full, GuardedBlocks.full),
+        (Part.full, GuardedBlocks.partial),
+        (Part.edge, GuardedBlocks.busy),
+    ]
     assert verify(program, found).agrees
-    wrong = changed(found, Blocks.full, lambda g: replace(g, blocks=Blocks.busy))
+    wrong = changed(found, GuardedBlocks.full, lambda g: replace(g, blocks=GuardedBlocks.busy))
     assert verify(program, wrong).equal is False
 
 
 def test_what_full_blocks_leave_goes_on_from_them() -> None:
     found = applied(canonical(guard(fused(MASKED["weighted"][0]()))))
-    alone = changed(found, Blocks.full, lambda g: replace(g, blocks=Blocks.busy))
+    alone = changed(found, GuardedBlocks.full, lambda g: replace(g, blocks=GuardedBlocks.busy))
     with pytest.raises(InvalidProgramError) as refused:
         check(alone)
     assert refused.value.condition == "what full blocks leave goes on from a loop over these"
-    unknown = changed(found, Blocks.full, lambda g: replace(g, full=None))
+    unknown = changed(found, GuardedBlocks.full, lambda g: replace(g, full=None))
     with pytest.raises(InvalidProgramError) as refused:
         check(unknown)
     assert refused.value.condition == "a loop that goes over full blocks, or leaves them out, says what they are"
@@ -174,7 +180,7 @@ def test_what_full_blocks_leave_goes_on_from_them() -> None:
 def test_shares_of_full_and_of_other_blocks(*, beforehand: bool) -> None:
     program = case("weighted", beforehand=beforehand, apart=True).program
     full, partial = questions(program)
-    assert (full.blocks, partial.blocks) == (Blocks.full, Blocks.partial)
+    assert (full.blocks, partial.blocks) == (GuardedBlocks.full, GuardedBlocks.partial)
     assert full.inputs == partial.inputs == {"mask": False}
     half, all_ = Sparsity((2,) * 6, (2,) * 6), Sparsity((0,) * 6, (16,) * 6)
     sizes = dict.fromkeys((m.axis.space.name for m in maps(program.graph)), 64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.operator_types import check_place, item_type, prefix_types, rank_types
 from weft.block.places import Place
 from weft.block.program import (
@@ -247,7 +247,7 @@ def _check_guard(node: Map, inner: Types) -> None:
     plain = node.state is not None and not node.state.shown and all(isinstance(o, Final) for o in node.outputs)
     stores = any(stored(n) for n in node.body.nodes)
     demand(plain and not stores, node.name, "a loop that leaves iterations out has nothing but a state", "")
-    known = node.guard.blocks is Blocks.busy or node.guard.full is not None
+    known = node.guard.blocks is GuardedBlocks.busy or node.guard.full is not None
     demand(known, node.name, "a loop that goes over full blocks, or leaves them out, says what they are", "")
 
 
@@ -395,8 +395,8 @@ def _check_edges(graph: Graph) -> None:
             whole = (b is not None and b.range == replace(node.range, part=Part.full) for b in before)
             same = all(b is not None and _same_blocks(b, node) for b in before)
             demand(all(whole) and same, node.name, "what whole blocks leave goes on from a loop over these", "")
-        if node.guard is not None and node.guard.blocks is Blocks.partial:
-            full = (b is not None and b.guard is not None and b.guard.blocks is Blocks.full for b in before)
+        if node.guard is not None and node.guard.blocks is GuardedBlocks.partial:
+            full = (b is not None and b.guard is not None and b.guard.blocks is GuardedBlocks.full for b in before)
             same = all(b is not None and b.range == node.range and _same_blocks(b, node) for b in before)
             demand(all(full) and same, node.name, "what full blocks leave goes on from a loop over these", "")
 

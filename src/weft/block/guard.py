@@ -8,7 +8,7 @@ from enum import Enum
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Lit, Scalar
 
 
-class Blocks(Enum):
+class GuardedBlocks(Enum):
     """Which iterations of a guarded loop are done: all that change the state, or those of them with full or with other blocks."""
 
     busy = "busy"
@@ -30,7 +30,7 @@ class Guard(ExactNumbers):
     value: str
     idle: float | bool
     full: float | bool | None = None
-    blocks: Blocks = Blocks.busy
+    blocks: GuardedBlocks = GuardedBlocks.busy
 
     @property
     def left_out(self) -> tuple[tuple[float | bool, bool], ...]:
@@ -38,9 +38,9 @@ class Guard(ExactNumbers):
         `alike`) that some are not.
         """
         match self.blocks, self.full:
-            case Blocks.full, float() | bool() | int() as full:
+            case GuardedBlocks.full, float() | bool() | int() as full:
                 return ((full, False),)
-            case Blocks.partial, float() | bool() | int() as full:
+            case GuardedBlocks.partial, float() | bool() | int() as full:
                 return ((self.idle, True), (full, True))
             case _:
                 return ((self.idle, True),)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockProgram, Dot, Graph, Load, Map
 from weft.block.walk import asked, every, results
 from weft.cost.traffic import Traffic
@@ -68,14 +68,14 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
     return _of_blocks(each.blocks, busy, min(busy, full))
 
 
-def _of_blocks(blocks: Blocks, busy: float, full: float) -> float:
+def _of_blocks(blocks: GuardedBlocks, busy: float, full: float) -> float:
     """Return the share of iterations that a loop over these blocks does, where so many are busy, and so many full."""
     match blocks:
-        case Blocks.busy:
+        case GuardedBlocks.busy:
             return busy
-        case Blocks.full:
+        case GuardedBlocks.full:
             return max(_LEAST, full)
-        case Blocks.partial:
+        case GuardedBlocks.partial:
             return max(_LEAST, busy - full)
 
 
@@ -131,7 +131,7 @@ def _left(
                 inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
                 first, rest = asked(node)
                 # Whether a block is full is known at the first element that is not; what is left is asked whether it is idle.
-                full = node.guard is not None and node.guard.blocks is Blocks.full
+                full = node.guard is not None and node.guard.blocks is GuardedBlocks.full
                 _left(replace(node.body, nodes=first), guards, own if full else share, inner, left, loads)
                 _left(replace(node.body, nodes=rest), guards, own, inner, left, loads)
                 if node.state is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockProgram, Final, Graph, Map
 from weft.block.walk import needed, operands
 from weft.masks.known import Facts, KnownNumber, KnownValues
@@ -29,7 +29,7 @@ def full_blocks(node: Map, known: KnownValues) -> Map | None:
         None where the loop has no guard, or reads its mask in such blocks all the same.
     """
     guard, state = node.guard, node.state
-    if guard is None or guard.blocks is not Blocks.busy or state is None or state.shown:
+    if guard is None or guard.blocks is not GuardedBlocks.busy or state is None or state.shown:
         return None
     if not all(isinstance(o, Final) for o in node.outputs):
         return None
@@ -38,7 +38,7 @@ def full_blocks(node: Map, known: KnownValues) -> Map | None:
     body = simplified(node.body, given, Facts())
     if any(guard.value in operands(each) for each in needed(body.nodes, state.feeds)):
         return None
-    return replace(node, body=body, guard=replace(guard, full=full, blocks=Blocks.full))
+    return replace(node, body=body, guard=replace(guard, full=full, blocks=GuardedBlocks.full))
 
 
 def with_full_blocks(program: BlockProgram) -> frozenset[str]:

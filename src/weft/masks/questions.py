@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
 from weft.block.walk import asked, stored
 from weft.masks.known import Facts, KnownNumber
@@ -33,9 +33,9 @@ class Question:
     beforehand: bool
 
     @property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> GuardedBlocks:
         """Return which blocks the loop goes over."""
-        return Blocks.busy if self.loop.guard is None else self.loop.guard.blocks
+        return GuardedBlocks.busy if self.loop.guard is None else self.loop.guard.blocks
 
     @property
     def of_columns(self) -> bool:

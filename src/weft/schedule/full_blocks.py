@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.block.copies import continued, fresh_loops
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, Graph, Map
 from weft.block.rename import fresh, values_of
 from weft.block.walk import pruned
@@ -43,6 +43,6 @@ def part_full(graph: Graph, loops: frozenset[str], make: Callable[[str], str], g
         full = full_blocks(node, known)
         if full is None or full.guard is None:
             raise ScheduleError(f"loop {node.name!r} has no full blocks to part: it reads its mask in all of them")
-        partial = replace(fresh_loops(node, make), guard=replace(full.guard, blocks=Blocks.partial))
+        partial = replace(fresh_loops(node, make), guard=replace(full.guard, blocks=GuardedBlocks.partial))
         nodes += continued(pruned(full), partial, used)
     return replace(graph, nodes=tuple(nodes))

@@ -158,6 +158,9 @@ def validate(loops: Loops, schedule: Schedule) -> None:
     named = [name for name, _ in schedule.loops]
     if sorted(named) != sorted(loops.nodes):
         raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops.nodes)}")
+    unasked = [name for name in sorted(schedule.apart) if name not in loops.nodes or loops.nodes[name].guard is None]
+    if unasked:
+        raise ScheduleError(f"loop {unasked[0]!r} has no guard: it has no full blocks to part")
     for name, loop in schedule.loops:
         node = loops.nodes[name]
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:

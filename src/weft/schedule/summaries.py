@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.guard import Blocks
+from weft.block.guard import GuardedBlocks
 from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
@@ -175,5 +175,7 @@ def _asking(program: BlockProgram, path: Sequence[Map]) -> tuple[Map, ...]:
     """Return the last map of `path`, and the one that goes over its partial blocks, if there is one."""
     beside, loop = (path[-2].body if len(path) > 1 else program.graph).nodes, path[-1]
     made = {o.outer for o in loop.outputs}
-    others = (n for n in beside if isinstance(n, Map) and n.guard is not None and n.guard.blocks is Blocks.partial)
+    others = (
+        n for n in beside if isinstance(n, Map) and n.guard is not None and n.guard.blocks is GuardedBlocks.partial
+    )
     return (loop, *(n for n in others if not made.isdisjoint(operands(n))))
