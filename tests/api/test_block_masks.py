@@ -44,6 +44,26 @@ def test_a_block_mask_has_the_blocks_that_pytorch_finds(shape: tuple[int, ...], 
     assert torch.equal(weft.dense_mask(known), wide)
 
 
+@pytest.mark.parametrize("size", [(32, 64), (128, 16), 24, 100])
+@pytest.mark.parametrize(("batch", "heads"), [(None, None), (2, None), (None, 3), (2, 3)])
+def test_a_mask_is_handed_over_whatever_its_blocks_and_batches_are(
+    batch: int | None, heads: int | None, size: int | tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    wide = mask_of((2, 3, 130, 217))
+    wide[..., 0] = True
+
+    def kept(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return wide[b if batch else 0, h if heads else 0, i, j]
+
+    known: Any = create_block_mask(kept, batch, heads, 130, 217, device="cpu", BLOCK_SIZE=size)
+    mask = weft.dense_mask(known)
+    assert torch.equal(mask, wide[: batch or 1, : heads or 1])
+    q, k, v = torch.randn(2, 3, 130, 16), torch.randn(2, 3, 217, 16), torch.randn(2, 3, 217, 16)
+    exact = masked(q.double(), k.double(), v.double(), mask)
+    assert weft.judge(weft.optimize(masked, (q, k, v, mask))(q, k, v, mask), masked(q, k, v, mask), exact).ok
+
+
 def test_what_lies_in_no_listed_block_does_not_count_whatever_the_function_says() -> None:
     known = create_block_mask(lambda b, h, i, j: i >= j, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
     every: Any = BlockMask.from_kv_blocks(

@@ -330,7 +330,8 @@ def test_every_condition_of_the_checker_is_violated_by_some_program():
         (Path(__file__).parents[1] / name / "test_block.py").read_text()
         for name in ("lookups", "peeled", "rankings", "scans")
     ]
-    others.append((Path(__file__).parents[1] / "masks" / "test_guards.py").read_text())
+    of_masks = Path(__file__).parents[1] / "masks"
+    others += [(of_masks / name).read_text() for name in ("test_guards.py", "test_full_blocks.py")]
     left = {c for c in _conditions() - tried if all(f'"{c}"' not in text for text in others)}
     # That the outputs of a body exist is said twice: they are just those that leave it, and defined.
     assert left <= {"a stacked output is a value of the body", "what leaves an iteration is a value of the body"}

@@ -61,9 +61,25 @@ def first_half_empty(rows: int, columns: int) -> Tensor:
     return found
 
 
+def near(rows: int, columns: int, width: int) -> Tensor:
+    return (torch.arange(rows)[:, None] - torch.arange(columns)).abs() <= width
+
+
+def of_first(rows: int, columns: int, width: int) -> Tensor:
+    return (torch.arange(rows)[:, None] < width) | (torch.arange(columns) < width)
+
+
 MASKS: Mapping[str, Callable[[int, int], Tensor]] = {
     "1 % at random": lambda r, c: torch.rand(r, c) < 0.01,
     "half at random": lambda r, c: torch.rand(r, c) < 0.5,
+    "10 % at random": lambda r, c: torch.rand(r, c) < 0.1,
+    "window": lambda r, c: near(r, c, 20),
+    "dilated": lambda r, c: near(r, c, 40) & ((torch.arange(r)[:, None] - torch.arange(c)) % 2 == 0),
+    "longformer": lambda r, c: near(r, c, 20) | of_first(r, c, 20),
+    "bigbird": lambda r, c: near(r, c, 20) | of_first(r, c, 20) | in_blocks(r, c, 0.1, 32),
+    "causal": lambda r, c: torch.ones(r, c, dtype=torch.bool).tril(c - r),
+    "prefix": lambda r, c: torch.ones(r, c, dtype=torch.bool).tril() | (torch.arange(c) < 300),
+    "documents": lambda r, c: torch.arange(r)[:, None] * 5 // r == torch.arange(c) * 5 // c,
     "10 % of blocks": lambda r, c: in_blocks(r, c, 0.1),
     "checkerboard": lambda r, c: (torch.arange(r)[:, None] + torch.arange(c)) % 2 == 0,
     "checkerboard of blocks": lambda r, c: (torch.arange(r)[:, None] // 300 + torch.arange(c) // 300) % 2 == 0,

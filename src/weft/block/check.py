@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from weft.block.guard import GuardedBlocks
 from weft.block.operator_types import check_place, item_type, prefix_types, rank_types
 from weft.block.places import Place
 from weft.block.program import (
@@ -246,6 +247,8 @@ def _check_guard(node: Map, inner: Types) -> None:
     plain = node.state is not None and not node.state.shown and all(isinstance(o, Final) for o in node.outputs)
     stores = any(stored(n) for n in node.body.nodes)
     demand(plain and not stores, node.name, "a loop that leaves iterations out has nothing but a state", "")
+    known = node.guard.blocks is GuardedBlocks.busy or node.guard.full is not None
+    demand(known, node.name, "a loop that goes over full blocks, or leaves them out, says what they are", "")
 
 
 def _once(node: Map, kind: BlockType) -> BlockType:
@@ -381,17 +384,21 @@ def _check_peeled(graph: Graph) -> None:
 
 
 def _check_edges(graph: Graph) -> None:
-    """Check that a loop over what whole blocks leave goes on from the one over these."""
+    """Check that a loop over what whole blocks leave, or full ones, goes on from the one over these."""
     makers = {o.outer: n for n in graph.nodes if isinstance(n, Map) for o in n.outputs}
     for node in graph.nodes:
-        if not isinstance(node, Map) or node.range.part is not Part.edge or node.state is None:
+        if not isinstance(node, Map) or node.state is None:
             continue
         outer = {f.inner: f.outer for f in node.inputs}
-        for name in node.state.resume or ("",):
-            before = makers.get(outer.get(name, ""))
-            fits = before is not None and _same_blocks(before, node)
-            fits = fits and before is not None and before.range == replace(node.range, part=Part.full)
-            demand(fits, node.name, "what whole blocks leave goes on from a loop over these", name)
+        before = [makers.get(outer.get(name, "")) for name in node.state.resume or ("",)]
+        if node.range.part is Part.edge:
+            whole = (b is not None and b.range == replace(node.range, part=Part.full) for b in before)
+            same = all(b is not None and _same_blocks(b, node) for b in before)
+            demand(all(whole) and same, node.name, "what whole blocks leave goes on from a loop over these", "")
+        if node.guard is not None and node.guard.blocks is GuardedBlocks.partial:
+            full = (b is not None and b.guard is not None and b.guard.blocks is GuardedBlocks.full for b in before)
+            same = all(b is not None and b.range == node.range and _same_blocks(b, node) for b in before)
+            demand(all(full) and same, node.name, "what full blocks leave goes on from a loop over these", "")
 
 
 def _same_blocks(first: Map, rest: Map) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
 
-from weft.block.guard import Guard
+from weft.block.guard import Guard, is_number
 from weft.block.items import Items, ItemValue, MemoryValue
 from weft.block.iterations import AT_ONCE, Around, LoopSteps
 from weft.block.moves import joined, stacked, transposed
@@ -388,19 +389,29 @@ class _Interpreter(Generic[V]):
         body: _Values[V],
         around: Around,
     ) -> dict[str, ItemValue[V]]:
-        """Return the state after an iteration: of those side by side that are idle, as it was before."""
-        item = self.items.valid(self.item(body, guard.value), around)
-        idle = self.domain.elementwise(guard.is_idle, [item.array], DType.bool)
-        dims = list(range(len(item.runs), len(item.runs) + len(item.dims)))
-        all_idle = ItemValue(self.domain.reduce(Monoid.min, idle, dims), (), DType.bool, runs=item.runs)
+        """Return the state after an iteration: of those side by side that are left out, as it was before."""
+        left_out = self.left_out(guard, self.items.valid(self.item(body, guard.value), around))
         found: dict[str, ItemValue[V]] = {}
         for name, old in before.items():
             new = after[name]
-            runs = self.items.runs((all_idle, old, new), around)
-            args = [self.items.aligned(each, new.dims, runs) for each in (all_idle, old, new)]
+            runs = self.items.runs((left_out, old, new), around)
+            args = [self.items.aligned(each, new.dims, runs) for each in (left_out, old, new)]
             array = self.domain.elementwise(Apply("where", (Arg(0), Arg(1), Arg(2))), args, new.dtype)
             found[name] = ItemValue(array, new.dims, new.dtype, runs=runs)
         return found
+
+    def left_out(self, guard: Guard, item: ItemValue[V]) -> ItemValue[V]:
+        """Say of each of the iterations side by side, whose elements `item` has, whether it is left out."""
+        dims = list(range(len(item.runs), len(item.runs) + len(item.dims)))
+        said = list[V]()
+        for number, alike in guard.left_out:
+            each = self.domain.elementwise(is_number(number), [item.array], DType.bool)
+            all_are = self.domain.reduce(Monoid.min, each, dims)
+            negated = Apply("logical_not", (Arg(0),))
+            said.append(all_are if alike else self.domain.elementwise(negated, [all_are], DType.bool))
+        either = Apply("logical_or", (Arg(0), Arg(1)))
+        found = reduce(lambda a, b: self.domain.elementwise(either, [a, b], DType.bool), said)
+        return ItemValue(found, (), DType.bool, runs=item.runs)
 
     def updated(
         self, state: State, items: Mapping[str, ItemValue[V]], body: _Values[V], around: Around, frame: Frame

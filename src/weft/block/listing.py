@@ -49,6 +49,7 @@ from weft.block.text import (
     expression,
     extent_names,
     input_names,
+    left_out,
     number,
     space_names,
     variable,
@@ -370,8 +371,7 @@ class _Printer:
 
     def _guard(self, node: Map, frame: ShownGraph) -> None:
         if node.guard is not None:
-            value = node.guard.idle if isinstance(node.guard.idle, bool) else number(node.guard.idle)
-            self._line(frame, f"skip where {self._use(frame.item(node.guard.value), frame)} is {value} everywhere")
+            self._line(frame, f"skip where {left_out(node.guard, self._use(frame.item(node.guard.value), frame))}")
 
     def _accumulate(self, state: State, step: Accumulation, components: list[ShownItem], frame: ShownGraph) -> None:
         inner = _update_frame(state, components, frame)

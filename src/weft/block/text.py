@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
+from weft.block.guard import Guard
 from weft.block.linear import IndexTerm, Linear, Quotient
 from weft.block.spans import Span
 from weft.tensor.axes import Axis, Space
@@ -25,6 +26,14 @@ def number(value: Number) -> str:
     """Write a number as the listings do: 1 for 1.0, but -0.0; inf, -inf."""
     whole = isinstance(value, float) and abs(value) < 1e16 and value.is_integer() and not exactly_equal(value, -0.0)
     return str(int(value)) if whole else repr(value)
+
+
+def left_out(guard: Guard, value: str) -> str:
+    """Write which iterations `guard`, which asks `value`, leaves out."""
+    said = (
+        f"{number(each)} everywhere" if alike else f"not {number(each)} everywhere" for each, alike in guard.left_out
+    )
+    return f"{value} is {', or '.join(said)}"
 
 
 def expression(expr: Scalar, names: Sequence[str]) -> str:

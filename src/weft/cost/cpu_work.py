@@ -39,6 +39,9 @@ from weft.tensor.scalar import applied
 # Of an element and a rank: a key is compared, and moved with its place.
 _SORTING = 4.0
 
+# Of an element: bytes that select among numbers are made as wide as these (0.18 ns each, at 2.6 GHz and 16 lanes).
+_LOADED_BOOL = 7.5
+
 
 @dataclass(frozen=True, slots=True)
 class BlockProduct:
@@ -270,7 +273,8 @@ def _elementwise(node: Pointwise | Collapse, values: _Values, stored: Sequence[_
     """Describe work on elements; `stored`: what is made, as it lies where it is stored."""
     match node:
         case Pointwise(expr=expr, args=args, dims=dims):
-            operations = sum(optable.row(op).cpu for op in applied(expr))
+            bools = sum(bool(values[n].memory) and values[n].dtype is DType.bool and bool(values[n].dims) for n in args)
+            operations = sum(optable.row(op).cpu for op in applied(expr)) + bools * _LOADED_BOOL
             return ElementLoop(operations, _apart([*(values[n] for n in args), *stored], dims), None, along)
         case Collapse(arg=arg, over=over):
             item = values[arg]

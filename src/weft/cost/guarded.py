@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockProgram, Dot, Graph, Load, Map
 from weft.block.walk import asked, every, results
 from weft.cost.traffic import Traffic
@@ -26,6 +28,8 @@ class GuardedShare:
     beforehand: bool
 
 
+_LEAST = 2.0**-8
+"""A share that is not known better than in steps is not 0."""
 ALL_BUSY = GuardedShare(1.0, beforehand=True)
 
 
@@ -53,10 +57,26 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
     rows = prod(blocks.get(axis, 1) for axis in each.axes if axis != each.loop.axis)
     if each.of_columns:
         # Numbers for columns of which nothing is known leave nothing out: a bias of a layer is such, and so is a mask of one token.
-        known = [masks[name].of(idle)[0] for name, idle in each.inputs.items() if name in masks]
-        return 2.0 ** (-max(known, default=0) / 2)
+        # What is known is where they begin or end, so that the share of blocks is that of columns.
+        known = [(masks[name], idle) for name, idle in each.inputs.items() if name in masks]
+        busy = 2.0 ** (-max((mask.of(idle)[0] for mask, idle in known), default=0) / 2)
+        return _of_blocks(each.blocks, busy, busy if known else 0.0)
     usual = typical(length)
-    return min(share_of(masks.get(name, usual).of(idle), rows, columns) for name, idle in each.inputs.items())
+    found = [(masks.get(name, usual), idle) for name, idle in each.inputs.items()]
+    busy = min(share_of(mask.of(idle), rows, columns) for mask, idle in found)
+    full = min(1 - share_of(mask.with_idle(idle), rows, columns) for mask, idle in found)
+    return _of_blocks(each.blocks, busy, min(busy, full))
+
+
+def _of_blocks(blocks: GuardedBlocks, busy: float, full: float) -> float:
+    """Return the share of iterations that a loop over these blocks does, where so many are busy, and so many full."""
+    match blocks:
+        case GuardedBlocks.busy:
+            return busy
+        case GuardedBlocks.full:
+            return max(_LEAST, full)
+        case GuardedBlocks.partial:
+            return max(_LEAST, busy - full)
 
 
 def _block(node: Map, sizes: Mapping[str, int]) -> int:
@@ -70,8 +90,16 @@ def of_busy(counted: Traffic, applied: BlockProgram, guards: Mapping[str, Guarde
     homes = {
         name: name for name in (*dict(applied.inputs), *(n for each in applied.graph.nodes for n in results(each)))
     }
-    left, read = dict[str, float](), dict[str, float]()
-    _left(applied.graph, guards, 1.0, homes, left, read)
+    elements = Counter[str]()
+    for (name, lengths), times in counted.operations.items():
+        elements[name] += times * prod(lengths)
+    left, loads = dict[str, float](), dict[str, list[str]]()
+    _left(applied.graph, guards, 1.0, homes, left, loads)
+    # Of a list that is loaded at several places, each has its own share.
+    read = {
+        home: sum(left[n] * elements[n] for n in names) / max(1, sum(elements[n] for n in names))
+        for home, names in loads.items()
+    }
     flops = {name: round(count * left.get(name, 1.0)) for name, count in counted.flops.items()}
     dots = {n.name for n in every(applied.graph.nodes) if isinstance(n, Dot)}
     before = sum(count for name, count in counted.flops.items() if name in dots)
@@ -93,24 +121,23 @@ def _left(
     share: float,
     homes: Mapping[str, str],
     left: dict[str, float],
-    read: dict[str, float],
+    loads: dict[str, list[str]],
 ) -> None:
-    """Find of what is done in guarded loops which share is `left`, by name of the operator, and of lists is `read`.
-
-    Of a list that is loaded at several places it is the largest share: what is asked is read in each iteration.
-    """
+    """Find which share is `left` of what is done in guarded loops, by name of the operator, and by which `loads` lists are read."""
     for node in graph.nodes:
         match node:
             case Map():
                 own = share * guards.get(node.name, ALL_BUSY).share
                 inner = {f.inner: homes[f.outer] for f in node.inputs if f.outer in homes}
                 first, rest = asked(node)
-                _left(replace(node.body, nodes=first), guards, share, inner, left, read)
-                _left(replace(node.body, nodes=rest), guards, own, inner, left, read)
+                # Whether a block is full is known at the first element that is not; what is left is asked whether it is idle.
+                full = node.guard is not None and node.guard.blocks is GuardedBlocks.full
+                _left(replace(node.body, nodes=first), guards, own if full else share, inner, left, loads)
+                _left(replace(node.body, nodes=rest), guards, own, inner, left, loads)
                 if node.state is not None:
-                    _left(node.state.update, guards, own, {}, left, read)
+                    _left(node.state.update, guards, own, {}, left, loads)
             case Load(memory=memory):
                 left[node.name] = share
-                read[homes.get(memory, memory)] = max(share, read.get(homes.get(memory, memory), 0.0))
+                loads.setdefault(homes.get(memory, memory), []).append(node.name)
             case _:
                 left.update(dict.fromkeys(results(node), share))

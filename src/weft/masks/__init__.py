@@ -4,10 +4,12 @@ In: a fused block program that compares indices (causal attention, windows, bloc
 program, in which a loop runs only over the spans where its iterations change its state. `unmasked` drops, from the blocks that
 lie wholly in a span, what the span decides. Nothing of this knows what the program computes: an iteration is left out because, with
 comparisons decided, each of its contributions is the identity of what it is combined with.
-`guard` says the same of masks that are tensors, whose blocks a loop looks at when it runs. `stand_ins_as_nothing`, on tensor
+`guard` says the same of masks that are tensors, whose blocks a loop looks at when it runs, and `full_blocks` what such a loop does
+where its mask leaves nothing out. `stand_ins_as_nothing`, on tensor
 programs, makes -inf of numbers that stand for it.
 """
 
+from weft.masks.full import full_blocks, with_full_blocks
 from weft.masks.guards import guard
 from weft.masks.limit import limit
 from weft.masks.questions import Question, questions
@@ -22,6 +24,7 @@ __all__ = [
     "Question",
     "Sparsity",
     "classed",
+    "full_blocks",
     "guard",
     "known_values",
     "limit",
@@ -31,4 +34,5 @@ __all__ = [
     "typical",
     "unmasked",
     "values_inside",
+    "with_full_blocks",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
 from weft.block.walk import asked, stored
 from weft.masks.known import Facts, KnownNumber
@@ -30,6 +31,11 @@ class Question:
     inputs: Mapping[str, float | bool | None]
     axes: frozenset[Axis]
     beforehand: bool
+
+    @property
+    def blocks(self) -> GuardedBlocks:
+        """Return which blocks the loop goes over."""
+        return GuardedBlocks.busy if self.loop.guard is None else self.loop.guard.blocks
 
     @property
     def of_columns(self) -> bool:
@@ -79,7 +85,7 @@ def _of_answers(writer: Map, homes: Mapping[str, str], answers: str) -> dict[str
                 found |= _of_answers(node, inner, next((i for i, o in outer.items() if o == answers), answers))
             case Store(value=value) if outer.get(node.memory, node.memory) == answers:
                 loads = [n for n in writer.body.nodes if isinstance(n, Load) and n.memory in inner]
-                # What is stored says whether a number, 1 for what is busy and 0 for what is not, is above 0 (`any_busy`).
+                # What is stored says first whether a number, 1 for what is busy and 0 for what is not, is above 0 (`answers`).
                 made = next((n for n in writer.body.nodes if n.name == value), None)
                 counted = made.args[0] if isinstance(made, Pointwise) and made.args else value
                 found |= {inner[n.memory]: _idle(writer.body, n, counted, KnownNumber(0.0)) for n in loads}

@@ -32,6 +32,10 @@ class Sparsity:
         """Return the shares of blocks in which an element is not `idle`; of numbers, True stands for what counts."""
         return self.false if idle is True else self.true
 
+    def with_idle(self, idle: float | bool | None) -> Shares:
+        """Return the shares of the square blocks in which an element is `idle`."""
+        return self.true if idle is True else self.false
+
 
 def classed(share: float) -> int:
     """Return the class of a share, in [0, 1]."""

@@ -44,12 +44,12 @@ def unmasked(node: Map, span: Span, known: Known) -> Map:
     given = values_inside(node, known)
     if node.guard is not None and isinstance(values_of(node.body, given, facts).get(node.guard.value), KnownNumber):
         node = replace(node, guard=None)  # the span says that there is something to do
-    graph = _simplified(replace(node.body, outputs=exports(node)), given, facts)
+    graph = simplified(replace(node.body, outputs=exports(node)), given, facts)
     return pruned(replace(node, body=graph))
 
 
-def _simplified(graph: Graph, given: Known, facts: Facts) -> Graph:
-    """Removes from `graph` what `facts` decide, and what nothing reads then."""
+def simplified(graph: Graph, given: Known, facts: Facts) -> Graph:
+    """Removes from `graph` what `facts` and what is known of its values decide, and what nothing reads then."""
     known = values_of(graph, given, facts)
     nodes = [_decided(n, known, facts) for n in graph.nodes]
     return replace(graph, nodes=needed(nodes, graph.outputs))
@@ -60,7 +60,7 @@ def _decided(node: BlockNode, known: Known, facts: Facts) -> BlockNode:
         case Pointwise():
             return _pointwise(node, known, facts)
         case Map():
-            body = _simplified(replace(node.body, outputs=exports(node)), values_inside(node, known), facts)
+            body = simplified(replace(node.body, outputs=exports(node)), values_inside(node, known), facts)
             return sealed(replace(node, body=body))
         case _:
             return node
@@ -91,8 +91,17 @@ def _folded(expr: Scalar, values: Sequence[KnownValue], facts: Facts) -> Scalar:
         case Apply("logical_and" | "logical_or" as op, args):
             rest = [a for a in (_folded(a, values, facts) for a in args) if not isinstance(a, Lit)]
             return rest[0] if len(rest) == 1 else Apply(op, tuple(rest))
+        case Apply("add" | "sub" as op, (left, right)):
+            first, second = (_folded(a, values, facts) for a in (left, right))
+            nothing = [_is_zero(of_expression(a, values, facts)) for a in (left, right)]
+            # A sum with 0 is not rounded.
+            return first if nothing[1] else second if nothing[0] and op == "add" else Apply(op, (first, second))
         case _:
             return rewritten(expr, lambda inner: _folded(inner, values, facts))
+
+
+def _is_zero(value: KnownValue) -> bool:
+    return isinstance(value, KnownNumber) and not isinstance(value.value, bool) and value.value == 0
 
 
 # Conditions as values of their own.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from weft.block.check import body_types, infer, update_types
-from weft.block.guard import Guard
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -32,7 +31,7 @@ from weft.schedule.schedule import Schedule
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg, Lit
+from weft.tensor.scalar import Apply, Arg
 
 
 def prepare_operands(program: BlockProgram, schedule: Schedule) -> BlockProgram:
@@ -146,17 +145,6 @@ def whole_of(node: Prefix, dtype: DType, wide: str, name: str) -> tuple[BlockNod
         Pointwise(wide, Arg(0), (node.arg,), node.dims, dtype, node.location),
         Collapse(name, node.monoid, wide, node.over, node.location),
     )
-
-
-def any_busy(guard: Guard, dims: tuple[Axis, ...], make: Callable[[str], str]) -> tuple[Pointwise | Collapse, ...]:
-    """Return operators of which the last makes a bool: whether any element of what `guard` asks, an item of `dims`, is busy."""
-    busy = make("busy")
-    chosen = Apply("where", (guard.is_idle, Lit(0.0), Lit(1.0)))
-    found: list[Pointwise | Collapse] = [Pointwise(busy, chosen, (guard.value,), dims, DType.float32)]
-    for axis in reversed(dims):
-        found.append(Collapse(make("busy"), Monoid.max, found[-1].name, axis))
-    some = Apply("gt", (Arg(0), Lit(0.0)))
-    return (*found, Pointwise(make("busy"), some, (found[-1].name,), (), DType.bool))
 
 
 def added(name: str, monoid: Monoid, args: tuple[str, str], component: Component) -> BlockNode:

@@ -16,6 +16,7 @@ from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import accumulate, prepare_operands
 from weft.schedule.edges import peel
+from weft.schedule.full_blocks import part_full
 from weft.schedule.lanes import EXACT, Granularity, with_demands
 from weft.schedule.place import demand_grid, hoist_grid, place_loops, retiled
 from weft.schedule.schedule import Level, LevelPlace, Loops, LoopSchedule, Schedule, validate
@@ -107,6 +108,7 @@ class _Placed:
         graph = hoist_grid(graph)
         demand_grid(graph)
         program = replace(program, graph=peel(graph, peeled, make))
+        program = replace(program, graph=part_full(program.graph, schedule.apart, make))
         for name in sorted(schedule.beforehand):
             program = summarize(program, name, make)
         program = prepare_operands(program, schedule)

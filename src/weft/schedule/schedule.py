@@ -69,6 +69,7 @@ class Schedule:
         transposed: names, in the bodies of loops, of items of two axes that are copied to dense local memory first, the axes in the
             other order: points in space, of which a body goes through one coordinate after the other.
         beforehand: names of guarded loops of which a launch before finds out which iterations are idle.
+        apart: names of guarded loops whose full blocks have a loop of their own, which reads no mask.
         merging: (map name, elements of a block on the grid) of loops that go by smaller blocks in the kernels that merge segments.
         together: how many parts such a kernel merges at once, where the state allows more than one.
         warps, stages: on a GPU, of each thread block: its warps, and how many iterations of a loop are in flight at once.
@@ -80,6 +81,7 @@ class Schedule:
     panels: frozenset[str] = frozenset()
     transposed: frozenset[str] = frozenset()
     beforehand: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
     merging: tuple[tuple[str, int], ...] = ()
     together: int = 1
     warps: int = 4
@@ -119,6 +121,7 @@ class Schedule:
                 ("panels", self.panels),
                 ("transposed", self.transposed),
                 ("beforehand", self.beforehand),
+                ("full blocks apart", self.apart),
             )
             if names
         ]
@@ -155,6 +158,9 @@ def validate(loops: Loops, schedule: Schedule) -> None:
     named = [name for name, _ in schedule.loops]
     if sorted(named) != sorted(loops.nodes):
         raise ScheduleError(f"the schedule is for loops {sorted(named)}, the program has {sorted(loops.nodes)}")
+    unasked = [name for name in sorted(schedule.apart) if name not in loops.nodes or loops.nodes[name].guard is None]
+    if unasked:
+        raise ScheduleError(f"loop {unasked[0]!r} has no guard: it has no full blocks to part")
     for name, loop in schedule.loops:
         node = loops.nodes[name]
         if loop.peel and loop.levels[-1].place is not LevelPlace.loop:

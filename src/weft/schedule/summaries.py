@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.guard import Guard
+from weft.block.guard import GuardedBlocks
 from weft.block.places import Place
 from weft.block.program import (
-    BlockNode,
     BlockProgram,
     Broadcast,
     Feed,
@@ -24,7 +23,7 @@ from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands, pruned, results
 from weft.errors import ScheduleError
-from weft.schedule.accumulate import any_busy
+from weft.schedule.answers import answers, told
 from weft.tensor.axes import Axis
 
 
@@ -36,7 +35,8 @@ def summarize(program: BlockProgram, loop: str, make: Callable[[str], str]) -> B
         forall n: forall k: store(any(load(Mask[n,k])), S[n,k])
         forall m: forall n: for k: skip where load(S[n,k]) is False everywhere; ...
 
-    The mask is read once for each of its blocks, and not again for each m.
+    The mask is read once for each of its blocks, and not again for each m. Of a loop over full blocks, the one over partial blocks
+    is told as well, by the same list.
 
     Args:
         program: with places.
@@ -55,7 +55,8 @@ def summarize(program: BlockProgram, loop: str, make: Callable[[str], str]) -> B
     axes = {node.axis: Axis(make(node.axis.name), node.axis.space) for node in inside}
     name = fresh(values_of(program.graph).union(*(values_of(node.body) for node in path)))("busy")
     made = _summary(path, _reads(path), axes, _types_inside(program, path), name)
-    nodes = [m for n in program.graph.nodes for m in ((made, _reading(path, axes, name)) if n is path[0] else (n,))]
+    reading = _reading(path, _asking(program, path), axes, name)
+    nodes = [m for n in program.graph.nodes for m in ((made,) if n is path[0] else ()) + (reading.get(n.name, n),)]
     return replace(program, graph=replace(program.graph, nodes=tuple(nodes)))
 
 
@@ -136,7 +137,7 @@ def _summary(
                     place=Place.grid,
                 )
             )
-    body, inner = _any_busy(path[-1], types, fresh({*values_of(path[-1].body), name}))
+    body, inner = _answered(path[-1], types, fresh({*values_of(path[-1].body), name}))
     for level in reversed(levels):
         made = sealed(replace(level, body=body, outputs=(Stacked(name, inner),)))
         body, inner = Graph((), (made,), ()), name
@@ -145,24 +146,36 @@ def _summary(
     return rename_map_axes(whole, axes)
 
 
-def _any_busy(loop: Map, types: Types, make: Callable[[str], str]) -> tuple[Graph, str]:
-    """Return the operators that say whether any element of what `loop` asks is busy, and the name of what they say."""
+def _answered(loop: Map, types: Types, make: Callable[[str], str]) -> tuple[Graph, str]:
+    """Return the operators that answer what `loop` asks, and the name of the answer."""
     guard, (nodes, _) = loop.guard, asked(loop)
     assert guard is not None
-    steps = any_busy(guard, types[guard.value].dims, make)
+    steps = answers(guard, types[guard.value].dims, make)
     return Graph((), (*nodes, *steps), ()), steps[-1].name
 
 
-def _reading(path: Sequence[Map], axes: Mapping[Axis, Axis], name: str) -> Map:
-    """Return the first map of `path`, in which the last one is guarded by its item of the list `name`."""
-    made = replace(path[-1], guard=Guard(name, idle=False))
-    for node in reversed(path):
-        body = node.body if node is path[-1] else replace(node.body, nodes=_exchanged(node.body.nodes, made))
+def _reading(path: Sequence[Map], asking: Sequence[Map], axes: Mapping[Axis, Axis], name: str) -> dict[str, Map]:
+    """Return the first map of `path`, in which the loops `asking` are guarded by their items of the list `name`; by name, with them
+    where they are in no other map.
+    """
+    access = Iterate(axes[path[-1].axis])
+    made = dict[str, Map]()
+    for loop in asking:
+        assert loop.guard is not None
+        feeds = (*loop.inputs, Feed(name, name, access))
+        made[loop.name] = pruned(replace(loop, guard=told(loop.guard, name), inputs=feeds))
+    for node in reversed(path[:-1]):
+        body = replace(node.body, nodes=tuple(made.get(n.name, n) for n in node.body.nodes))
         access = Iterate(axes[node.axis]) if node.axis in axes else Broadcast()
-        base = made if node is path[-1] else node
-        made = pruned(replace(base, body=body, inputs=(*node.inputs, Feed(name, name, access))))
+        made = {node.name: pruned(replace(node, body=body, inputs=(*node.inputs, Feed(name, name, access))))}
     return made
 
 
-def _exchanged(nodes: Sequence[BlockNode], new: Map) -> tuple[BlockNode, ...]:
-    return tuple(new if isinstance(each, Map) and each.name == new.name else each for each in nodes)
+def _asking(program: BlockProgram, path: Sequence[Map]) -> tuple[Map, ...]:
+    """Return the last map of `path`, and the one that goes over its partial blocks, if there is one."""
+    beside, loop = (path[-2].body if len(path) > 1 else program.graph).nodes, path[-1]
+    made = {o.outer for o in loop.outputs}
+    others = (
+        n for n in beside if isinstance(n, Map) and n.guard is not None and n.guard.blocks is GuardedBlocks.partial
+    )
+    return (loop, *(n for n in others if not made.isdisjoint(operands(n))))

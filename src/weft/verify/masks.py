@@ -33,7 +33,7 @@ def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
 def with_idle_blocks(
     values: Mapping[str, V], masks: Mapping[str, float | bool], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others of bools busy all through."""
+    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others leave nothing out."""
     found = dict(values)
     for name, idle in masks.items():
         shape = domain.shape(found[name])
@@ -41,20 +41,22 @@ def with_idle_blocks(
             continue
         dtype = DType.bool if isinstance(idle, bool) else DType.float64
         numbers = [domain.full((), idle, dtype)]
-        if isinstance(idle, bool):
-            numbers.append(domain.full((), not idle, dtype))
-        share = float(rng.choice((0.2, 0.5, 0.8)))
-        kinds = [share, *((1 - share) / 2 for _ in numbers[1:])]
-        chosen = _in_blocks(shape, rng, [*kinds, max(0.0, 1 - sum(kinds))])
+        numbers.append(domain.full((), not idle if isinstance(idle, bool) else 0.0, dtype))
+        share, full = float(rng.choice((0.1, 0.5, 0.8))), float(rng.choice((0.3, 0.9)))
+        chosen = _in_blocks(shape, rng, [share, (1 - share) * full, (1 - share) * (1 - full)])
         found[name] = domain.lift(_put(chosen), found[name], *numbers)
     return found
 
 
 def _in_blocks(shape: tuple[int, ...], rng: np.random.Generator, shares: list[float]) -> Array:
-    """Draw a number for each block of stretches along every dimension, each as often as its share says, 0 at the least once."""
+    """Draw a number for each block of stretches along every dimension, each as often as its share says.
+
+    One block at least is 0, and one 1 if there are two.
+    """
     edges = [int(rng.integers(size // 4 + 1, size // 2 + 2)) for size in shape]
     drawn = rng.choice(len(shares), [-(-size // edge) for size, edge in zip(shape, edges, strict=True)], p=shares)
-    drawn.flat[rng.integers(drawn.size)] = 0
+    for number, place in enumerate(rng.permutation(drawn.size)[:2]):
+        drawn.flat[place] = number
     for dim, (size, edge) in enumerate(zip(shape, edges, strict=True)):
         drawn = np.repeat(drawn, edge, axis=dim).take(np.arange(size), axis=dim)
     return drawn

@@ -18,7 +18,7 @@ from weft.masks import guard
 from weft.schedule import LevelPlace, LoopSchedule, Schedule, apply
 
 
-def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = False) -> Case:
+def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = False, apart: bool = False) -> Case:
     """A guarded loop, beside blocks of 2 rows, 2 elements a block, so that some blocks of a random mask are empty.
 
     Args:
@@ -26,6 +26,7 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
         beforehand: a launch before says which blocks are.
         long: the loop has more blocks than one integer has bits.
         split: the loop is cut in 3 segments.
+        apart: full blocks have a loop of their own.
     """
     program = canonical(guard(fused(MASKED[name][0]())))
     first, *_ = maps(program.graph)
@@ -39,7 +40,9 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
         return levels(WHOLE)
 
     loops = tuple((m.name, given(m)) for m in maps(program.graph))
-    applied = apply(program, Schedule(loops, beforehand=asking if beforehand else frozenset()), GRANULARITY)
+    none = frozenset[str]()
+    schedule = Schedule(loops, beforehand=asking if beforehand else none, apart=asking if apart else none)
+    applied = apply(program, schedule, GRANULARITY)
     spaces = dict.fromkeys(s.name for s in MASKED[name][0]().spaces())
     along = {m.axis.space.name for m in maps(program.graph) if m.guard is not None}
     sizes = {space: (143 if long else 37) if space in along else 11 - place for place, space in enumerate(spaces)}
@@ -47,10 +50,16 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
 
 
 def cases() -> dict[str, Case]:
-    """Each program with a mask, asked in the loop and beforehand."""
+    """Each program with a mask, asked in the loop and beforehand, full blocks with the others and apart."""
     found = {
         f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)
     }
+    found |= {
+        f"{name}, apart{', beforehand' if b else ''}": guarded(name, beforehand=b, apart=True)
+        for name in MASKED
+        for b in (False, True)
+    }
+    found |= {f"{n}, apart, split": guarded(n, beforehand=True, split=True, apart=True) for n in ("sums", "weighted")}
     found |= {f"{n}, split": guarded(n, beforehand=True, split=True) for n in ("sums", "weighted")}
     return found | {f"{n}, long": guarded(n, beforehand=True, long=True) for n in ("sums", "weighted")}
 

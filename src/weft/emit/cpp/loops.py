@@ -27,7 +27,7 @@ from weft.emit.calls import row_major
 from weft.emit.cpp import nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
-from weft.emit.cpp.guards import idle
+from weft.emit.cpp.guards import done
 from weft.emit.cpp.order import arranged
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
@@ -82,7 +82,7 @@ def iteration(
     inner.homes |= {n.value: target for n, target in targets.items()}
     first, rest = asked(node)
     run(inner, nodes=first)
-    with nullcontext() if node.guard is None else frame.out.block(f"if (!{idle(inner, node.guard)})"):
+    with nullcontext() if node.guard is None else frame.out.block(f"if ({done(inner, node.guard)})"):
         run(inner, nodes=rest)
         puts = [] if node.state is None else _updated(inner, node.state, carried)
         left = [(targets.get(n) or _target(inner, n), inner.values[n.value]) for n in stores]

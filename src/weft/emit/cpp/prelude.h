@@ -131,6 +131,8 @@ template <class T>
 static inline T load(T v) {
   return v;
 }
+// An element of a mask, as a byte: of what selects by a bool that is loaded, GCC makes a jump and no vectors.
+static inline bool is_set(const bool& at) { return *(const unsigned char*)&at != 0; }
 
 // Rounds to nearest even; NaN stays NaN.
 static inline bf16 round_bf16(float v) {
@@ -1551,12 +1553,12 @@ static inline auto with_dense(bool dense, Nest nest) {
   return nest(No{});
 }
 
-// Tells whether all of rows x columns elements are `idle`; what follows the first stretch in which one is not is not read.
+// Tells whether all of rows x columns elements are `number`; what follows the first stretch in which one is not is not read.
 template <class N, class T>
-static bool all_are(N idle, const T* at, i64 row, i64 column, i64 rows, i64 columns) {
-  if (row == 1 && column != 1) return all_are(idle, at, column, row, columns, rows);
+static bool all_are(N number, const T* at, i64 row, i64 column, i64 rows, i64 columns) {
+  if (row == 1 && column != 1) return all_are(number, at, column, row, columns, rows);
   constexpr i64 stretch = 64;
-  return with_dense(column == 1, [&](auto dense) {
+  return with_dense(column == 1, [=](auto dense) {
     const i64 step = dense ? 1 : column;
     for (i64 i = 0; i < rows; ++i)
       for (i64 start = 0; start < columns; start += stretch) {
@@ -1565,14 +1567,18 @@ static bool all_are(N idle, const T* at, i64 row, i64 column, i64 rows, i64 colu
         unsigned char others = 0;
         if (dense && count == stretch) {
 #pragma omp simd reduction(| : others)
-          for (i64 j = 0; j < stretch; ++j) others |= (unsigned char)(load(from[j]) != idle);
+          for (i64 j = 0; j < stretch; ++j) others |= (unsigned char)(load(from[j]) != number);
         } else {
-          for (i64 j = 0; j < count; ++j) others |= (unsigned char)(load(from[j * step]) != idle);
+          for (i64 j = 0; j < count; ++j) others |= (unsigned char)(load(from[j * step]) != number);
         }
         if (others) return false;
       }
     return true;
   });
+}
+// Bools as bytes, each 0 or 1, of which GCC makes vectors.
+static bool all_are(bool number, const bool* at, i64 row, i64 column, i64 rows, i64 columns) {
+  return all_are((unsigned char)number, (const unsigned char*)at, row, column, rows, columns);
 }
 
 // Copies rows x columns elements as they lie. Where those of the source lie side by side down the columns, and those of the copy along

@@ -93,8 +93,10 @@ def bits(at: str, dtype: DType) -> str:
 def loaded(at: str, dtype: DType) -> Text:
     """Spell the element at `at`, as it is computed with."""
     match dtype:
-        case DType.float64 | DType.float32 | DType.int64 | DType.bool:
+        case DType.float64 | DType.float32 | DType.int64:
             return Text(at, kind_of(dtype))
+        case DType.bool:
+            return Text(f"weft::is_set({at})", "bool")
         case DType.bfloat16 | DType.float16 | DType.float8_e4m3fn | DType.float8_e5m2:
             return Text(f"weft::load({at})", "float")
         case _:

@@ -14,6 +14,7 @@ from weft.block.guard import Guard
 from weft.block.program import Load, Map
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.walk import asked
+from weft.emit.kinds import kind_of
 from weft.emit.ranges import BlockText, Iterations, block_at
 from weft.emit.text import minus, plus, times
 from weft.emit.triton.body import Body
@@ -32,7 +33,7 @@ def known_before(body: Body, node: Map) -> tuple[Global, Load] | None:
         return None
     outer = {f.inner: f.outer for f in node.inputs}
     match first[0]:
-        case Load(memory=memory, dims=(), indices=()) as load if node.guard.idle is False:
+        case Load(memory=memory, dims=(), indices=()) as load if not node.guard.idle:
             found = body.values.get(outer.get(memory, ""))
             return (found, load) if isinstance(found, Global) else None
         case _:
@@ -40,13 +41,16 @@ def known_before(body: Body, node: Map) -> tuple[Global, Load] | None:
 
 
 def busy(body: Body, guard: Guard) -> str:
-    """Spell the condition that not all of a value of `body` is idle."""
+    """Spell the condition that `guard`, which asks a value of `body`, does not leave an iteration out."""
     item = body.item(guard.value)
-    mask, text = body.frame.mask(item.dims), f"{item.computed} != {number(guard.idle, item.kind)}"
-    if not item.dims:
-        return text
-    text = f"({text}) & ({mask})" if mask else text
-    return f"{call('tl.max', f'({text}).to(tl.int32)')} != 0"
+    mask, said = body.frame.mask(item.dims), list[str]()
+    for each, alike in guard.left_out:
+        text = f"{item.computed} != {number(each, item.kind)}"
+        if item.dims:
+            text = f"({text}) & ({mask})" if mask else text
+            text = f"{call('tl.max', f'({text}).to(tl.int32)')} != 0"
+        said.append(text if alike else f"not ({text})")
+    return said[0] if len(said) == 1 else " and ".join(f"({each})" for each in said)
 
 
 @contextmanager
@@ -66,8 +70,13 @@ def busy_iterations(
         at = replace(body, scope={**body.scope, node.axis: BlockText(starts, "1", "1")})
         where = at.address(memory, load.at, ())
         marked = frame.hold(call("tl.load", where, f"mask={numbers} < {count}", "other=0"), f"{base}_busy")
-        frame.out.line(f"{left} = {call('tl.sum', f'{marked}.to(tl.int64) << {lanes}')}")
-        steps = call("tl.range", "0", call("tl.sum", f"{marked}.to(tl.int32)"), "1", *options)
+        guard = node.guard
+        assert guard is not None
+        kind = kind_of(load.dtype)
+        tests = [f"({marked} {'!=' if alike else '=='} {number(each, kind)})" for each, alike in guard.left_out]
+        chosen = frame.hold(" & ".join(tests), f"{base}_done")
+        frame.out.line(f"{left} = {call('tl.sum', f'{chosen}.to(tl.int64) << {lanes}')}")
+        steps = call("tl.range", "0", call("tl.sum", f"{chosen}.to(tl.int32)"), "1", *options)
         with frame.out.block(f"for {step} in {steps}"):
             first = frame.hold(call("weft_first_bit", left), f"{base}_first")
             place = times(f"({plus(group, first)})", block)

@@ -11,6 +11,7 @@ from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import maps, ranks
 from weft.errors import ScheduleError
+from weft.masks import with_full_blocks
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 
@@ -18,7 +19,7 @@ TILES = (1, 2, 3, 4, 5, 8, 16)
 
 
 def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...] = TILES) -> Schedule:
-    """Draws a schedule that may use every place, several levels, peeling, one split, and staging.
+    """Draws a schedule that may use every place, several levels, peeling, one split, loops for full blocks, and staging.
 
     It need not fit the program: `apply` refuses a grid loop that other work stands beside, with ScheduleError.
     """
@@ -73,7 +74,9 @@ def random_schedule(program: BlockProgram, rng: random.Random, tiles: tuple[int,
     blocks = list(_blocks(program.graph, dict(program.inputs), Scope({}, applied=False)))
     transposed = frozenset(rng.sample(blocks, rng.randint(0, len(blocks)))) if rng.random() < 0.3 else frozenset[str]()
     merged = rng.choice((1, 2, 3, 8)) if split is not None else 1
-    return Schedule(tuple(loops), rows, panels, transposed, together=merged)
+    named = sorted(with_full_blocks(program)) if any(m.guard is not None for m in maps(program.graph)) else []
+    apart = frozenset(name for name in named if rng.random() < 0.5)
+    return Schedule(tuple(loops), rows, panels, transposed, apart=apart, together=merged)
 
 
 def _together(program: BlockProgram, rng: random.Random, tiles: tuple[int, ...]) -> dict[Axis, int | None]:

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -21,6 +21,7 @@ from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate, total
 from weft.cost.chip import Chip
 from weft.errors import ProgramFileError, ScheduleError, TargetError, UnsupportedError
+from weft.masks import with_full_blocks
 from weft.options import current
 from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.plan.targets.candidates import Candidate, Example, Selection, Way, Ways
@@ -358,7 +359,10 @@ class _Ways:
     example: Example
 
     def few(self) -> list[Way]:
-        """Choose one by rule; where it has several launches one without a grid, and one in segments where that may pay."""
+        """Choose one by rule; where it has several launches one without a grid, and one in segments where that may pay.
+
+        Of the cheapest of these there is one more with loops of their own for full blocks of masks.
+        """
         example, machine = self.example, self.chain.machine(self.example.threads)
         chosen = choose(self.fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
         ways = [self.given(chosen)]
@@ -367,6 +371,10 @@ class _Ways:
         for other in others if parts is None else [*others, parts]:
             with suppress(ScheduleError, UnsupportedError):
                 ways.append(self.given(other))
+        if apart := with_full_blocks(self.fused):
+            likeliest = min(ways, key=lambda way: way.cost.predicted_seconds)
+            with suppress(ScheduleError, UnsupportedError):
+                ways.append(self.given(replace(likeliest.schedule, apart=apart)))
         return ways
 
     def many(self) -> list[Way]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from weft.block.walk import maps
 from weft.cost import Gpu, Launch, gpu, launches_of, total
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
-from weft.masks import Sparsity
+from weft.masks import Sparsity, with_full_blocks
 from weft.plan.targets.base import Toolchain
 from weft.plan.targets.candidates import Way
 from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
@@ -83,8 +84,18 @@ class GpuWays:
         return self._best(_PROBED, launched=1)
 
     def many(self) -> list[Way]:
-        """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`."""
-        return self._best(_CLOSELY, launched=None)
+        """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`.
+
+        Of the fastest whose guarded loops are told beforehand what is idle, there is one with loops of their own for full blocks:
+        what two copies of a body take of registers and of compiling is not in the model, so that it is for the clock to say.
+        """
+        found = self._best(_CLOSELY, launched=None)
+        full = with_full_blocks(self.fused)
+        told = next((w.schedule for w in found if not full.isdisjoint(w.schedule.beforehand)), None)
+        if told is not None:
+            with suppress(ScheduleError, UnsupportedError):
+                found.append(self.given(replace(told, apart=full & told.beforehand)))
+        return sorted(found, key=lambda w: w.cost.predicted_seconds)
 
     def given(self, schedule: Schedule) -> Way:
         """Returns the way of a given schedule; raises as `apply` and `demand_legal` do."""
