@@ -215,7 +215,7 @@ def test_an_equal_region_of_another_graph_is_prepared_for_its_own_layouts():
     known = regions.Regions({"x": 1, "w": 1, "b": 0})
     rows = known.prepared(region)
     assert known.prepared(equal) is rows, "it is prepared once for a graph"
-    known.begin({"x": 0, "w": 1, "b": 0}, frozenset(), {}, {})
+    known.begin({"x": 0, "w": 1, "b": 0}, frozenset(), {}, {}, {})
     columns = known.prepared(equal)
     assert (rows.example.innermost["x"], columns.example.innermost["x"]) == (1, 0)
 

@@ -100,7 +100,7 @@ def selected_before(prepared: Prepared) -> Selection:
         _remember(key.remembered, found)
     if isinstance(found, Refusal):
         raise found.error()
-    return _at(found, _named_as(example, program, found.program))
+    return _at(found, named_as(example, program, found.program))
 
 
 def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
@@ -163,7 +163,7 @@ def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -
     except WeftError:  # whoever builds it finds the same
         return selection
     plain, brought = unplaced(found.program)
-    parts = key_parts("selection", plain, _named_as(prepared.example, prepared.program, found.program))
+    parts = key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program))
     _remember((cache_key(parts), brought), found)
     keep(parts, _to_keep(found), brought)
     return found
@@ -174,7 +174,7 @@ def _to_keep(selection: Selection) -> Selection:
     return replace(selection, others=None if selection.others or not selection.close else (), look_closely=None)
 
 
-def _named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
+def named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
     """Returns the example of `program` for `other`, which differs from it in names alone."""
     if program == other:
         return example
@@ -185,6 +185,7 @@ def _named_as(example: Example, program: TensorProgram, other: TensorProgram) ->
         sizes={its.name: example.sizes[own.name] for own, its in spaces},
         innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
         masks={its.name: example.masks[own.name] for own, its in inputs if own.name in example.masks},
+        lying={its.name: example.lying[own.name] for own, its in inputs if own.name in example.lying},
     )
 
 
@@ -280,4 +281,4 @@ def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:
     own = prepared.program
     if len(program.spaces()) != len(own.spaces()) or len(program.inputs) != len(own.inputs):
         return False
-    return form_of(program, _named_as(prepared.example, own, program)) == prepared.form
+    return form_of(program, named_as(prepared.example, own, program)) == prepared.form

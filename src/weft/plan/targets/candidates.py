@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -11,6 +11,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.masks import Sparsity
+from weft.plan.targets.lying import Lying, dense
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.tensor.passes import Step
@@ -27,6 +28,8 @@ class Example:
         threads: of the grid, on a CPU.
         target: where the kernels run.
         masks: the classes of inputs that are masks, by name, where the example's elements are at hand.
+        lying: how inputs lie in memory, by name; others are dense, with the dimension of `innermost` their last. It chooses
+            nothing, and says which binaries of what is chosen the example's call needs.
     """
 
     sizes: Mapping[str, int]
@@ -34,6 +37,11 @@ class Example:
     threads: int
     target: Target = CPU
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
+    lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
+
+    def lies(self, name: str, shape: Sequence[int]) -> Lying:
+        """Tells how an input of this shape lies."""
+        return self.lying.get(name) or Lying(dense(shape, self.innermost.get(name)))
 
     @property
     def kind(self) -> str:
