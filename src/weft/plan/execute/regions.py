@@ -201,7 +201,9 @@ class Regions:
                 prepared, selection = self.prepared(region), self.selection(region)
                 if prepared.form not in self._built and prepared.form not in self._begun:
                     new.setdefault(prepared.form, (prepared, selection))
-        for (prepared, _), selection in zip(new.values(), all_closely(list(new.values())), strict=True):
+        those = list(new.values())
+        for number, selection in all_closely(those):
+            prepared, _ = those[number]
             with suppress(Exception):
                 self._selected[prepared.form] = selection
                 keep_for(prepared, selection)

@@ -23,7 +23,7 @@ from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
-from weft.run.spread import processors, spread
+from weft.run.spread import processors, spread, spreading
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View
 from weft.tensor.passes import Step
@@ -146,15 +146,24 @@ def keep_for(prepared: Prepared, selection: Selection) -> None:
         keep(key.parts, _to_keep(selection), unplaced(selection.program)[1])
 
 
-def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[Selection]:
-    """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found."""
+def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple[int, Selection]]:
+    """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found.
+
+    Yields each with its number, those that were looked at first and others as they are found: compilers begin with the first while
+    children look at others.
+    """
     waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
     tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
-    at_once = len(tasks) > 1 and are_side_by_side()
-    seen = spread(tasks, _workers(), _SPREAD_SECONDS) if at_once else [None] * len(tasks)
-    found = dict(zip(waiting, seen, strict=True))
-    for number, (prepared, selection) in enumerate(settled):
-        yield selection if selection.close else _closely(prepared, selection, found.get(number))
+    at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
+    left = dict(enumerate(settled))
+    with spreading(at_once, _workers(), _SPREAD_SECONDS) as coming:
+        for number in sorted(left.keys() - set(waiting)):
+            prepared, selection = left.pop(number)
+            yield number, selection if selection.close else _closely(prepared, selection, None)
+        for place, seen in coming:
+            yield waiting[place], _closely(*left.pop(waiting[place]), seen)
+    for number, (prepared, selection) in left.items():
+        yield number, _closely(prepared, selection, None)
 
 
 def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:

@@ -27,12 +27,17 @@ class Lying:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Lying | None:
-        """Tells how a strided tensor lies; None of another one. One without memory is taken to start as its storage does."""
+        """Tells how a strided tensor lies; None of another one, or where that is not known before the call.
+
+        One without memory is taken to begin as far from an aligned address as from its storage's.
+        """
         if tensor.layout != torch.strided:
             return None
-        address = tensor.storage_offset() * tensor.element_size()
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta:
-            address = tensor.data_ptr()
+        numbers: tuple[object, ...] = (tensor.storage_offset(), *tensor.stride())
+        if not all(isinstance(number, int) for number in numbers):
+            return None
+        real = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta
+        address = tensor.data_ptr() if real else int(tensor.storage_offset()) * tensor.element_size()
         return Lying(tuple(tensor.stride()), address % DIVISIBLE)
 
     def viewed(self, view: View, shape: Sequence[int], element_bytes: int) -> Lying:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpre
 from weft.run.gpu.assemble import begun
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
+from weft.run.launch import Made
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.verify.fitted import FAR, MANY
@@ -95,8 +97,9 @@ class TritonGpu(Toolchain):
     def go_on(self, ahead: Sequence[object]) -> None:
         go_on(ahead)
 
-    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[GpuBinary]) -> Iterator[Callable[[], object]]:
-        for spec, binary in zip(specs, made, strict=True):
+    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+        kernels: Sequence[Any] = made
+        for spec, binary in zip(specs, kernels, strict=True):
             task = partial(assembled_for, binary, *called(binary, spec))
             yield partial(_held, begun(task), task)
 
