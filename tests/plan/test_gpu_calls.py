@@ -13,7 +13,8 @@ from torch.nn import functional
 
 import weft
 from weft.plan.execute import plan, regions
-from weft.plan.targets.triton import rounds
+from weft.plan.targets.candidates import magnitude
+from weft.plan.targets.triton import rounds, tune
 from weft.run.gpu import Assembled, GpuSignature, build
 from weft.run.gpu.assemble import Job
 from weft.run.gpu.classes import class_of
@@ -180,3 +181,47 @@ def test_nothing_is_compiled_at_a_call_like_the_example(
     assert len(machine.launched) > timed
     assert machine.compiled == tuned, "compiled at the call"
     assert len(set(tuned)) == len(tuned)
+
+
+def test_what_a_tuning_chose_is_compiled_ahead_for_another_class_of_calls(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """A word later a length is not divisible by 16: all kernels need other binaries, and none is timed again."""
+    ahead: list[object] = []
+    begun = tune.begun
+
+    def noted(task: Callable[[], object]) -> object:
+        ahead.append(begun(task))
+        return ahead[-1]
+
+    with weft.options(cache_dir=str(tmp_path), judge="off", effort="quick", defects="raise"):
+        first = weft.optimize(two_layers, (drawn(4096, 48), drawn(48, 80), drawn(80, 48)), target="cuda:90")
+        timed, before = len(machine.launched), len(machine.compiled)
+        monkeypatch.setattr(tune, "begun", noted)
+        inputs = drawn(4097, 48), drawn(48, 80), drawn(80, 48)
+        again = weft.optimize(two_layers, inputs, target="cuda:90")
+        assert [k.key for k in again.kernels] == [k.key for k in first.kernels]
+        assert len(machine.launched) == timed, "timed again"
+        assert len(ahead) == len(machine.compiled) - before == len(again.kernels)
+        again.plans[0].run(*inputs)
+    assert len(machine.compiled) == before + len(again.kernels)
+
+
+@pytest.mark.parametrize(
+    ("size", "same"),
+    [(0, 0), (1, 1), (2, 2), (16, 16), (127, 128), (4096, 4097), (4096, 4352), (4097, 4100), (1 << 20, (1 << 20) + 9)],
+)
+def test_sizes_of_one_magnitude(size: int, same: int) -> None:
+    assert magnitude(size) == magnitude(same)
+
+
+@pytest.mark.parametrize(
+    ("size", "other"), [(0, 1), (1, 2), (16, 17), (64, 65), (4096, 4400), (4095, 2000), (128, 512)]
+)
+def test_sizes_of_other_magnitudes(size: int, other: int) -> None:
+    assert magnitude(size) != magnitude(other)
+
+
+def test_magnitudes_ascend() -> None:
+    every = [magnitude(size) for size in range(5000)]
+    assert every == sorted(every)

@@ -17,6 +17,20 @@ from weft.target import CPU, Target
 from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 
+_LONG = 128
+_SLACK = 16
+
+
+def magnitude(size: int) -> int:
+    """Returns the class of a size, for what is chosen: the power of two that it fits into; -1 of 0.
+
+    A long one may be a sixteenth longer. Lengths that grow begin at powers of two: after a prompt of 4096 words there are 4097.
+    """
+    if not size:
+        return -1
+    slack = size // _SLACK if size >= _LONG else 0
+    return (size - 1 - slack).bit_length()
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -46,14 +60,14 @@ class Example:
     @property
     def kind(self) -> str:
         """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
-        magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
+        magnitudes = {name: magnitude(size) for name, size in self.sizes.items()}
         layouts = sorted(self.innermost.items())
         masks = (
             f", masks {sorted((name, each.true, each.false) for name, each in self.masks.items())}"
             if self.masks
             else ""
         )
-        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}{masks}"
+        return f"sizes of about 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}{masks}"
 
 
 @dataclass(frozen=True, slots=True)
