@@ -225,3 +225,16 @@ def test_sizes_of_other_magnitudes(size: int, other: int) -> None:
 def test_magnitudes_ascend() -> None:
     every = [magnitude(size) for size in range(5000)]
     assert every == sorted(every)
+
+
+def test_a_block_with_room_for_all_of_a_length_is_not_taken_for_one_that_needs_more(
+    machine: Machine, tmp_path: Any
+) -> None:
+    """The rows of a norm lie in a block as a whole: such of 257 elements need twice the room of such of 256."""
+    with weft.options(cache_dir=str(tmp_path), judge="off", effort="quick", defects="raise"):
+        known: list[int] = []
+        for width in (256, 255, 257, 260):
+            timed = len(machine.launched)
+            weft.optimize(norm, (drawn(64, width),), target="cuda:90")
+            known.append(len(machine.launched) - timed)
+    assert [each > 0 for each in known] == [True, False, True, False]

@@ -18,7 +18,7 @@ from weft.garbage import uncollected
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.partition.partition import Region
 from weft.plan.targets import toolchain
-from weft.plan.targets.candidates import Example, Refusal, Selection
+from weft.plan.targets.candidates import Example, Refusal, Selection, rooms
 from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.run.cache import CacheFolder
@@ -106,6 +106,10 @@ def selected_before(prepared: Prepared) -> Selection:
 def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
     """Finds what was chosen for a region before; None where nothing was."""
     found = _remembered.pop(key.remembered, None) or _kept(key.parts, prepared, key.brought)
+    if isinstance(found, Selection):
+        own = named_as(prepared.example, prepared.program, found.program)
+        room = [rooms(found.chosen.applied, each.sizes) for each in (found.example, own)]
+        found = found if room[0] == room[1] else None
     if found is not None:
         _remember(key.remembered, found)
     return found

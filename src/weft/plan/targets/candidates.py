@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from weft.block.program import BlockProgram
+from weft.block.room import Room, room_of
+from weft.block.walk import maps
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
@@ -30,6 +32,16 @@ def magnitude(size: int) -> int:
         return -1
     slack = size // _SLACK if size >= _LONG else 0
     return (size - 1 - slack).bit_length()
+
+
+def rooms(applied: BlockProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns for each space, by name, that blocks of a program with places have room for as a whole, the power of two that it fits
+    into. Of a size that needs more room, another program may be the better one, and this one may not fit.
+    """
+    placed = [node for node in maps(applied.graph) if node.place is not None]
+    every = {node.axis: node for node in placed}
+    names = {room.space.name for node in placed if isinstance(room := room_of(node, every), Room)}
+    return {name: (sizes[name] - 1).bit_length() for name in names & sizes.keys()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from weft.plan.targets.candidates import Candidate, Considered, Selection
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import built
-from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, tuned_before
+from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, rooms_at, tuned_before
 from weft.plan.targets.triton.rounds import COMPILING, Rounds, assembled
 from weft.run.cache import Json
 from weft.run.gpu.assemble import begun
@@ -110,7 +110,12 @@ def tuned(
     best = best or ranked[0]
     said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-    keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
+    keep(
+        parts if whole else cut_short,
+        best,
+        brought,
+        {"chosen": best.name, "considered": lines, "rooms": rooms_at(best, selection.example)},
+    )
     seconds = measured_seconds(best.name, said)
     considered = (*selection.considered, *said)
     return replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
