@@ -13,7 +13,7 @@ from weft.block.walk import maps
 from weft.lab.workloads.cpu import attention
 from weft.plan.execute import regions
 from weft.plan.judge.sizes import sizes_for
-from weft.plan.targets.bench import dense
+from weft.plan.targets.lying import dense
 from weft.run.gpu import signature
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.verify.cases import cases
@@ -101,7 +101,7 @@ def test_a_binary_for_long_strides_serves_short_ones(monkeypatch, tmp_path):
     assert chosen.near
     sizes = {name: chosen.near[0][its] for name, its in judged.names.items()}
     shapes = [[n if isinstance(n, int) else sizes[n] for n in shape] for shape in made.signature.shapes]
-    kind = made.class_for(sizes, [dense(shape, None) for shape in shapes])
+    kind = made.class_for(sizes, [dense(shape) for shape in shapes])
     assert kind != compiled.kind
     assert compiled.kind.serves(kind)
     assert not kind.serves(compiled.kind)

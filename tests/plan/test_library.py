@@ -11,10 +11,11 @@ import torch
 from testkit.plan.captured import captured
 from weft.lab.workloads import cpu as workloads
 from weft.plan.choose.cuts import Cuts
+from weft.plan.execute import library as library_module
 from weft.plan.execute.library import for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
 from weft.plan.execute.regions import Regions
-from weft.plan.partition.partition import Region
+from weft.plan.partition.partition import Region, taken_apart
 from weft.target import Target
 from weft.tensor.program import Contraction
 
@@ -83,6 +84,23 @@ def test_a_plan_that_saves_next_to_nothing_of_all_kernels_is_not_made(saved, cou
     assert sorted(seconds) == [product, other]
     library = Measured(seconds=product - saved * (product + other))
     assert len(for_the_library(graph, program, regions, known, library, seconds)) == count
+
+
+@pytest.mark.parametrize(("launches", "count"), [(0.5, 0), (1.5, 1)])
+def test_a_kernel_that_is_added_counts_with_its_launch(launches, count) -> None:
+    """The library saves so many launches of its matmul's time, and the sums behind it would be a kernel of their own."""
+    program, graph = captured(outer_sums, [torch.empty(4096, 512), torch.empty(512, 4096)])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, Target("cuda", "90"))
+    (region,) = (s for s in Cuts(program, known).stages() if isinstance(s, Region))
+    product = next(n for n in program.nodes if isinstance(n, Contraction))
+    rest = taken_apart(program, region, {n.name for n in region.program.nodes} - {product.name})
+    assert len(rest) == 1
+    after, kernels = known.selection(rest[0]), 1e-3
+    library = Measured(seconds=kernels - after.work_seconds - launches * known.launch_seconds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library_module, "_WORTH", 0.0)
+        found = for_the_library(graph, program, [region], known, library, [kernels])
+    assert len(found) == count
 
 
 @pytest.mark.parametrize(("library", "count"), [(2e-3, 1), (4e-3, 0)])

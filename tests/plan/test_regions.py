@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import weft
-from testkit.block.programs import linear_relu
+from testkit.block.programs import gated, linear_relu
 from weft.block.walk import maps
 from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
@@ -17,6 +20,7 @@ from weft.plan.execute import regions
 from weft.plan.execute import selections as module
 from weft.plan.partition.partition import Region, linear, partition
 from weft.run.cache import CacheFolder
+from weft.target import Target
 
 
 def chained(x, w, v):
@@ -124,6 +128,7 @@ def test_selections_side_by_side_are_those_one_by_one(target, selections, monkey
     assert found == one_by_one
     assert left == 0 < here
     monkeypatch.setattr(module, "spread", lambda tasks, *_: [None for _ in tasks])
+    monkeypatch.setattr(module, "spreading", lambda *_: nullcontext(()))
     again, asked = sources(tmp_path / "children that die")
     assert again == one_by_one
     assert asked >= here
@@ -215,7 +220,7 @@ def test_an_equal_region_of_another_graph_is_prepared_for_its_own_layouts():
     known = regions.Regions({"x": 1, "w": 1, "b": 0})
     rows = known.prepared(region)
     assert known.prepared(equal) is rows, "it is prepared once for a graph"
-    known.begin({"x": 0, "w": 1, "b": 0}, frozenset(), {}, {})
+    known.begin({"x": 0, "w": 1, "b": 0}, frozenset(), {}, {}, {})
     columns = known.prepared(equal)
     assert (rows.example.innermost["x"], columns.example.innermost["x"]) == (1, 0)
 
@@ -245,3 +250,39 @@ def test_another_process_selects_nothing_for_equal_layers_whichever_it_meets_fir
     assert [k.key for k in first.kernels] == [k.key for k in second.kernels]
     assert all(k.from_cache for k in second.kernels)
     torch.testing.assert_close(second(*given), layers(*given))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_compilers_begin_before_all_regions_are_looked_at(monkeypatch, tmp_path, lost):
+    """Children look at two regions closely; the second is done first, and the other one's child may be lost."""
+    happened: list[str] = []
+
+    @contextmanager
+    def spreading(tasks: Any, *_: Any) -> Generator[Any]:
+        def come() -> Iterator[tuple[int, Any]]:
+            for number in (1,) if lost else (1, 0):
+                happened.append(f"looked at {number}")
+                yield number, tasks[number]()
+
+        happened.append("forked")
+        yield come()
+
+    def started(selection: Any, device: Any) -> list[object]:
+        assert selection.close
+        happened.append(f"begun {selection.program.outputs[0]}")
+        return []
+
+    another_process()
+    monkeypatch.setattr(module, "spreading", spreading)
+    monkeypatch.setattr(module, "are_side_by_side", lambda: True)
+    monkeypatch.setattr(regions, "start_region", started)
+    programs = [linear_relu(), gated()]
+    known = regions.Regions({}, Target("cuda", "90"))
+    with weft.options(cache_dir=str(tmp_path)):
+        for each in map(Region, programs):
+            form = known.prepared(each).form
+            known._selected[form] = replace(known.selection(each), look_closely=None)
+        known.settled([Region(each) for each in programs])
+    first, second = (f"begun {known.prepared(Region(each)).program.outputs[0]}" for each in programs)
+    expected = ["forked", "looked at 1", second, *([] if lost else ["looked at 0"]), first]
+    assert happened == expected

@@ -15,9 +15,9 @@ import torch
 
 from weft.errors import CompilerError
 from weft.run import child as forking
-from weft.run import spread as spreading
+from weft.run import spread as module
 from weft.run.child import can_fork, ends_well, fork
-from weft.run.spread import spread
+from weft.run.spread import spread, spreading
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="needs fork and pidfd_open, as Linux has them")
 
@@ -73,6 +73,42 @@ def test_a_child_that_hangs_is_ended(children: list[int]) -> None:
     assert are_gone(children)
 
 
+def test_results_are_there_while_others_are_worked_on(tmp_path: Path, children: list[int]) -> None:
+    known = tmp_path / "known"
+
+    def after_the_first() -> int:
+        while not known.exists():
+            time.sleep(0.01)
+        return 2
+
+    with spreading([after_the_first, lambda: 1], 2, 60.0) as given:
+        assert len(children) == 2, "both are forked before the first result is worked with"
+        assert next(given) == (1, 1)
+        known.touch()
+        assert list(given) == [(0, 2)]
+    assert are_gone(children)
+
+
+def test_nobody_waits_for_a_parent_that_works_with_the_first_results() -> None:
+    began = [time.monotonic()]
+
+    def task() -> float:
+        return time.monotonic()
+
+    with spreading([task] * 40, 2, 60.0) as given:
+        ended = [next(given)[1]]
+        time.sleep(1.0)
+        ended += [each for _, each in given]
+    assert len(ended) == 40
+    assert max(ended) - began[0] < 1.0
+
+
+def test_who_turns_away_ends_the_children(children: list[int]) -> None:
+    with spreading([lambda: time.sleep(300), lambda: 1], 2, 300.0) as given:
+        assert next(given) == (1, 1)
+    assert are_gone(children)
+
+
 def test_a_child_has_one_thread_and_collects_nothing() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -89,7 +125,7 @@ def test_an_interrupt_ends_the_children(children: list[int], monkeypatch: pytest
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(spreading, "_given", interrupted)
+    monkeypatch.setattr(module, "_given", interrupted)
     with pytest.raises(KeyboardInterrupt):
         spread([lambda: time.sleep(300)], 1, 300.0)
     assert are_gone(children)

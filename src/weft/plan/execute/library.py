@@ -19,6 +19,7 @@ from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, subset_of
 from weft.plan.partition.partition import Region, taken_apart, united
+from weft.schedule import kernels
 from weft.tensor.program import Node, TensorProgram, uses
 
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
@@ -46,7 +47,8 @@ def for_the_library(
 ) -> list[int]:
     """Finds the ATen calls of `captured`, by number, whose matmuls are worth a trial in PyTorch's library.
 
-    Launches count nothing here: what they cost differs most from machine to machine, and they are part of what is timed.
+    Where kernels were timed, they and the library took their launches with them: those of kernels that the cut adds count too. Else
+    launches count nothing: what they cost differs most from machine to machine.
 
     Args:
         captured, program: the graph as written, and after the laws.
@@ -95,13 +97,18 @@ def _best(
     def call_of_part(part: Subset) -> int | None:
         return parts[elements(part)[0]].call if part.bit_count() == 1 else None
 
+    def predicted(part: Subset) -> tuple[float, int]:
+        """Predicts the seconds that the kernels of `part` work, and counts them; infinity where it has none alone."""
+        try:
+            found = known.selection(joined[part])
+        except WeftError:
+            return inf, 0
+        return found.work_seconds, len(kernels(found.chosen.applied))
+
     def own(part: Subset) -> float:
         """Predicts the kernels of `part`; with a matmul, by as much slower as those of all parts were measured to be."""
-        try:
-            seconds = known.selection(joined[part]).work_seconds
-        except WeftError:  # no kernel for this part alone
-            return inf
-        return seconds * slower(part)
+        seconds, launches = predicted(part)
+        return seconds * slower(part) + launches * launch
 
     def slower(part: Subset) -> float:
         return off if any(parts[i].call is not None for i in elements(part)) else 1.0
@@ -113,14 +120,16 @@ def _best(
         seconds = times.of(call)
         return _OF_FLOOR * known.least(joined[part]) if seconds is None else seconds / asked[call]
 
-    off, whole = 1.0, subset_of(range(len(parts)))
-    predicted = own(whole) if whole in joined else inf
-    if measured is not None and 0.0 < predicted < inf:
-        off = measured / predicted
+    off, launch, whole = 1.0, 0.0, subset_of(range(len(parts)))
+    work, launches = predicted(whole) if whole in joined else (inf, 0)
+    if measured is not None and 0.0 < work < inf:
+        # Of what was measured half is work at least.
+        launch = min(known.launch_seconds, measured / (2 * max(1, launches)))
+        off = (measured - launches * launch) / work
     bounds = {part: min(library(part), known.least(region) * min(1.0, slower(part))) for part, region in joined.items()}
     best, seconds = cheapest(waits, bounds, lambda part: min(library(part), own(part)))
     calls = [call for part in best if (call := call_of_part(part)) is not None and library(part) < own(part)]
-    return calls, max(0.0, predicted * off - seconds)
+    return calls, max(0.0, work * off + launches * launch - seconds)
 
 
 def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:

@@ -30,6 +30,7 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
+from weft.plan.targets.lying import Lying
 from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor import passes
@@ -150,11 +151,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
-    inputs = _inputs(captured, program, arguments)
-    layouts = {name: _layout(t) for name, t in inputs.items()}
-    masks = {} if capturing() else classes_of(inputs)
-    constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
-    known.begin(layouts, constant, written_over(captured, program), masks)
+    _begin(known, captured, program, _inputs(captured, program, arguments))
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -184,6 +181,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
                     failed |= _left_to_pytorch(captured, program, stage, error, known.scheme)
                 tell(RegionDone(number, count))
             there.update(stage.results)
+        known.finish()
         if failed:
             return failed
         instead = Instead(eager) if toolchain(known.target).may_refuse else None
@@ -196,7 +194,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     free = captured.leaving is not None and known.scheme is None
     matmuls = free and any(lone_matmuls(captured, region) for region in cut)
     fresh = Regions(
-        known.layouts, known.target, constant=known.constant, masks=known.masks
+        known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying
     )  # without what is not needed any more
     times = LibraryTimes(captured.recording, known.device)
     seconds = [region.measured_seconds for region in regions]
@@ -205,6 +203,15 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
+
+
+def _begin(known: Regions, captured: Captured, program: TensorProgram, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Tell what is known of the regions of a graph what it is called with."""
+    layouts = {name: _layout(t) for name, t in inputs.items()}
+    masks = {} if capturing() else classes_of(inputs)
+    constant = frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
+    lying = {name: lies for name, t in inputs.items() if (lies := Lying.of(t)) is not None}
+    known.begin(layouts, constant, written_over(captured, program), masks, lying)
 
 
 def running(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,7 @@ from weft.plan.execute.selections import (
     form_of,
     keep_for,
     key_parts,
+    named_as,
     select_side_by_side,
     selected_before,
 )
@@ -37,14 +38,15 @@ from weft.plan.partition.laws_check import laws_refuted
 from weft.plan.partition.partition import Cut, Region, Task, linear, partition
 from weft.plan.partition.schemes import Scheme, as_launched, cut_by, operators, scheme_of
 from weft.plan.progress import PieceWeighed, tell
-from weft.plan.targets import toolchain
+from weft.plan.targets import launch_specs, toolchain
 from weft.plan.targets.bench import Judged
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.kept import keep, recalled
+from weft.plan.targets.lying import Lying, dense
 from weft.plan.targets.packed import unplaced
 from weft.target import CPU, Target
 from weft.tensor.forms import Form, Forms
-from weft.tensor.laws import part, views
+from weft.tensor.laws import View, part, views
 from weft.tensor.passes import Rewritten, Setting, Step
 from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
 from weft.verify.fitted import with_own_rules
@@ -66,6 +68,7 @@ class Regions:
         writes: the calls of the graph that can write in place, by name, and the values that may be that memory before.
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
         masks: the classes of those inputs of the graph that are masks, by name, where the example's elements are at hand.
+        lying: how the inputs of the graph lie in memory at the example, by name, as far as that is known.
     """
 
     layouts: Mapping[str, int | None]
@@ -75,12 +78,18 @@ class Regions:
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     scheme: Scheme | None = None
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
+    lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
     _selected: dict[Form, Selection | WeftError] = field(default_factory=dict[Form, "Selection | WeftError"])
     _begun: dict[Form, list[object]] = field(default_factory=dict[Form, list[object]])
     _built: dict[Form, CompiledRegion] = field(default_factory=dict[Form, CompiledRegion])
+    _called: set[tuple[Form, tuple[tuple[str, Lying], ...]]] = field(
+        default_factory=set[tuple[Form, "tuple[tuple[str, Lying], ...]"]]
+    )
+    _handed: dict[str, Lying] = field(default_factory=dict[str, Lying])
+    _waiting: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
 
     @phase("cuts")
     def stages(self, written: TensorProgram, made: AfterLaws) -> tuple[Task, ...]:
@@ -131,11 +140,13 @@ class Regions:
         constant: frozenset[str],
         writes: Mapping[str, tuple[str, ...]],
         masks: Mapping[str, Sparsity],
+        lying: Mapping[str, Lying],
     ) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
-        self.layouts, self.constant, self.writes, self.masks = layouts, constant, writes, masks
+        self.layouts, self.constant, self.writes, self.masks, self.lying = layouts, constant, writes, masks, lying
         self._prepared.clear()
         self._alike.clear()
+        self._handed.clear()
 
     def example(self, program: TensorProgram) -> Example:
         """Describes sizes and layouts of the graph's example, for all of it or a part; its own values lie densely."""
@@ -190,7 +201,9 @@ class Regions:
                 prepared, selection = self.prepared(region), self.selection(region)
                 if prepared.form not in self._built and prepared.form not in self._begun:
                     new.setdefault(prepared.form, (prepared, selection))
-        for (prepared, _), selection in zip(new.values(), all_closely(list(new.values())), strict=True):
+        those = list(new.values())
+        for number, selection in all_closely(those):
+            prepared, _ = those[number]
             with suppress(Exception):
                 self._selected[prepared.form] = selection
                 keep_for(prepared, selection)
@@ -241,7 +254,32 @@ class Regions:
                 self._begun.get(prepared.form, ()),
             )
             self._begun.pop(prepared.form, None)
-        return self._built[prepared.form]
+        made = self._built[prepared.form]
+        self._begin_calls(prepared, made)
+        return made
+
+    def finish(self) -> None:
+        """Waits until all that calls like the example need is there."""
+        for wait in self._waiting:
+            with suppress(WeftError):  # the call says it
+                wait()
+        self._waiting.clear()
+
+    def _begin_calls(self, prepared: Prepared, made: CompiledRegion) -> None:
+        """Begins to compile what the calls of a region need beside what its kernels were built for: it may share these with others,
+        whose inputs lie otherwise, and regions before it may hand it views of what they were given.
+        """
+        lying = self._lying(prepared.viewed, prepared.made)
+        self._handed |= {name: lying[name] for name in prepared.viewed.outputs if name in lying}
+        own = dict(zip((n.name for n in prepared.program.inputs), lying.values(), strict=True))
+        example = named_as(replace(prepared.example, lying=own), prepared.program, made.program)
+        lies = prepared.form, tuple(example.lying.items())
+        if not made.kernels or lies in self._called:
+            return
+        self._called.add(lies)
+        first = made.kernels[0]
+        specs = launch_specs(made.program, first.block_program, first.schedule, example)
+        self._waiting += toolchain(self.target).begun_for(specs, [kernel.made for kernel in made.kernels])
 
     def _judged(self, prepared: Prepared) -> Judged:
         """Returns what the kernels of a region are judged by."""
@@ -252,7 +290,7 @@ class Regions:
             prepared.made,
             {own.name: its.name for own, its in spaces},
             prepared.example.sizes,
-            prepared.example.innermost,
+            prepared.example.lying,
             self.constant,
             self.device,
         )
@@ -288,11 +326,32 @@ class Regions:
             for node, old in zip(program.program.inputs, viewed.inputs, strict=True)
             if old.name in self.masks
         }
-        example = replace(self.example(program.program), innermost=innermost, masks=masks)
+        lies = self._lying(viewed, made)
+        lying = dict(zip((n.name for n in program.program.inputs), lies.values(), strict=True))
+        example = replace(self.example(program.program), innermost=innermost, masks=masks, lying=lying)
         form = form_of(program.program, example, self._forms)
         return Prepared(
             region, stored.program, centred.program, program.program, viewed, made, example, form, program.steps
         )
+
+    def _lying(self, program: TensorProgram, made: Sequence[View]) -> dict[str, Lying]:
+        """Tells how the inputs of a region's program, of which some were made views, lie at the example.
+
+        What other kernels leave is dense. Of one that different elements share places in, as windows do, no other can be made that
+        is like it and has elements of its own to be judged on: it is taken to be dense too.
+        """
+        sizes, found = _sizes(program), dict[str, Lying]()
+        shapes = {n.name: [a.space.size(sizes) for a in n.axes] for n in program.inputs}
+        of_views = {view.name: view for view in made}
+        for node in program.inputs:
+            shape, view = shapes[node.name], of_views.get(node.name)
+            lies = self.lying.get(node.name) or self._handed.get(node.name)
+            if view is not None:
+                lies = found[view.source].viewed(view, shapes[view.source], node.dtype.bytes)
+            if lies is None or lies.repeats(shape):
+                lies = Lying(dense(shape), 0 if lies is None else lies.start)
+            found[node.name] = lies
+        return found
 
     @functools.cached_property
     def _machine(self) -> Machine:

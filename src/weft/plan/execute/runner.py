@@ -35,7 +35,7 @@ from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_
 from weft.plan.execute.nothing import added_up, as_written
 from weft.plan.execute.profiled import Profiled
 from weft.plan.execute.sizes import SizeSource, found
-from weft.tensor.axes import Affine, Axis
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import View
 from weft.tensor.program import Input, Opaque, TensorProgram
@@ -446,13 +446,4 @@ def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Te
     strides = view.strides(source.stride())
     if min(strides, default=0) >= 0:
         return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
-    backwards = [d for d, i in zip(view.dims, view.index, strict=True) if any(c < 0 for _, c in i.terms)]
-    source = source.flip(backwards)
-    turned = tuple(_backwards(i) if d in backwards else i for d, i in zip(view.dims, view.index, strict=True))
-    return _flipped(replace(view, index=turned), source, shape)
-
-
-def _backwards(index: Affine) -> Affine:
-    """Counts the index of an element from the other end."""
-    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
-    return Affine(terms, -index.offset, not index.from_end)
+    return _flipped(view.turned(), source.flip(view.backwards), shape)

@@ -18,12 +18,12 @@ from weft.garbage import uncollected
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.partition.partition import Region
 from weft.plan.targets import toolchain
-from weft.plan.targets.candidates import Example, Refusal, Selection
+from weft.plan.targets.candidates import Example, Refusal, Selection, rooms
 from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
-from weft.run.spread import processors, spread
+from weft.run.spread import processors, spread, spreading
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View
 from weft.tensor.passes import Step
@@ -102,12 +102,16 @@ def selected_before(prepared: Prepared) -> Selection:
         _remember(key.remembered, found)
     if isinstance(found, Refusal):
         raise found.error()
-    return _at(found, _named_as(example, program, found.program))
+    return _at(found, named_as(example, program, found.program))
 
 
 def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
     """Finds what was chosen for a region before; None where nothing was."""
     found = _remembered.pop(key.remembered, None) or _kept(key.parts, prepared, key.brought)
+    if isinstance(found, Selection):
+        own = named_as(prepared.example, prepared.program, found.program)
+        room = [rooms(found.chosen.applied, each.sizes) for each in (found.example, own)]
+        found = found if room[0] == room[1] else None
     if found is not None:
         _remember(key.remembered, found)
     return found
@@ -148,15 +152,24 @@ def keep_for(prepared: Prepared, selection: Selection) -> None:
         keep(key.parts, _to_keep(selection), unplaced(selection.program)[1])
 
 
-def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[Selection]:
-    """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found."""
+def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple[int, Selection]]:
+    """Looks more closely at regions that the graph is cut into, where that was not done, and keeps what is found.
+
+    Yields each with its number, those that were looked at first and others as they are found: compilers begin with the first while
+    children look at others.
+    """
     waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
     tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
-    at_once = len(tasks) > 1 and are_side_by_side()
-    seen = spread(tasks, _workers(), _SPREAD_SECONDS) if at_once else [None] * len(tasks)
-    found = dict(zip(waiting, seen, strict=True))
-    for number, (prepared, selection) in enumerate(settled):
-        yield selection if selection.close else _closely(prepared, selection, found.get(number))
+    at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
+    left = dict(enumerate(settled))
+    with spreading(at_once, _workers(), _SPREAD_SECONDS) as coming:
+        for number in sorted(left.keys() - set(waiting)):
+            prepared, selection = left.pop(number)
+            yield number, selection if selection.close else _closely(prepared, selection, None)
+        for place, seen in coming:
+            yield waiting[place], _closely(*left.pop(waiting[place]), seen)
+    for number, (prepared, selection) in left.items():
+        yield number, _closely(prepared, selection, None)
 
 
 def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:
@@ -165,7 +178,7 @@ def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -
     except WeftError:  # whoever builds it finds the same
         return selection
     plain, brought = unplaced(found.program)
-    parts = key_parts("selection", plain, _named_as(prepared.example, prepared.program, found.program))
+    parts = key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program))
     _remember((cache_key(parts), brought), found)
     keep(parts, _to_keep(found), brought)
     return found
@@ -176,7 +189,7 @@ def _to_keep(selection: Selection) -> Selection:
     return replace(selection, others=None if selection.others or not selection.close else (), look_closely=None)
 
 
-def _named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
+def named_as(example: Example, program: TensorProgram, other: TensorProgram) -> Example:
     """Returns the example of `program` for `other`, which differs from it in names alone."""
     if program == other:
         return example
@@ -187,6 +200,7 @@ def _named_as(example: Example, program: TensorProgram, other: TensorProgram) ->
         sizes={its.name: example.sizes[own.name] for own, its in spaces},
         innermost={its.name: example.innermost.get(own.name) for own, its in inputs},
         masks={its.name: example.masks[own.name] for own, its in inputs if own.name in example.masks},
+        lying={its.name: example.lying[own.name] for own, its in inputs if own.name in example.lying},
     )
 
 
@@ -282,4 +296,4 @@ def _is_of_form(program: TensorProgram, prepared: Prepared) -> bool:
     own = prepared.program
     if len(program.spaces()) != len(own.spaces()) or len(program.inputs) != len(own.inputs):
         return False
-    return form_of(program, _named_as(prepared.example, own, program)) == prepared.form
+    return form_of(program, named_as(prepared.example, own, program)) == prepared.form

@@ -85,7 +85,7 @@ def _inputs(judged: Judged, region: CompiledRegion, case: Case, bench: Bench, nu
     arrays = {**case.placed, **_viewed(judged, case)}
     values: dict[str, torch.Tensor] = {}
     for own, node in zip(region.program.inputs, arrays, strict=True):
-        values[own.name] = bench.holding(_elements(arrays[node], own.dtype), number, judged.innermost.get(own.name))
+        values[own.name] = bench.holding(_elements(arrays[node], own.dtype), number, judged.lying[own.name])
     return values
 
 

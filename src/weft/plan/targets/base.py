@@ -208,6 +208,17 @@ class Toolchain(ABC):
         """
         del ahead
 
+    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+        """Begins to build what other calls of kernels need than those that they were built for; yielded is what waits for it, to be
+        held until then.
+
+        Args:
+            specs: the launches, with the example of these calls.
+            made: what was built of each.
+        """
+        del specs, made
+        yield from ()
+
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel that was built before from the cache, by its key there; None where it cannot be had so."""
         del key

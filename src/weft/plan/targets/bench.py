@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from weft.plan.targets.lying import Lying
 from weft.run.guarded import Guarded, GuardedOnGpu
 from weft.run.launch import Launcher
 from weft.tensor.laws import View
@@ -29,7 +30,7 @@ class Judged:
         views: those.
         names: the space of `written` for each name of a space of the kernels' program.
         example: sizes by those names.
-        innermost: of inputs of the kernels' program, the dimension of stride 1, if any, in calls like the example.
+        lying: how inputs of the kernels' program lie in calls like the example.
         constant: the spaces of `written` that are as long at each call as in the example, by name.
         device: the GPU that runs them; None: a CPU.
     """
@@ -39,7 +40,7 @@ class Judged:
     views: tuple[View, ...]
     names: Mapping[str, str]
     example: Mapping[str, int]
-    innermost: Mapping[str, int | None]
+    lying: Mapping[str, Lying]
     constant: frozenset[str] = frozenset()
     device: torch.device | None = None
 
@@ -71,9 +72,9 @@ class Bench:
 
     memory: Guarded | GuardedOnGpu = field(default_factory=lambda: Guarded(MEMORY))
 
-    def holding(self, values: torch.Tensor, number: int, innermost: int | None) -> torch.Tensor:
-        """Makes an input that nothing may write to; `number` counts the cases, `innermost` is its dimension of stride 1."""
-        del innermost
+    def holding(self, values: torch.Tensor, number: int, lying: Lying) -> torch.Tensor:
+        """Makes an input that nothing may write to; `number` counts the cases, `lying` is how the example's lies."""
+        del lying
         assert isinstance(self.memory, Guarded)
         bits = values.contiguous().view(_OF_WIDTH[values.itemsize]).numpy()
         return self.memory.holding(bits, values.dtype, several_strides(bits.shape, number), offset=number % 3)
@@ -103,16 +104,4 @@ def several_strides(shape: Sequence[int], number: int) -> tuple[int, ...]:
         strides[dim] = step
         step *= max(shape[dim], 1)
         step += 3 if number % 4 == 1 else 0
-    return tuple(strides)
-
-
-def dense(shape: Sequence[int], innermost: int | None) -> tuple[int, ...]:
-    """Returns the strides of a tensor without gaps, with dimension `innermost` its last."""
-    order = list(range(len(shape)))
-    if innermost is not None:
-        order.append(order.pop(innermost))
-    strides, step = [0] * len(shape), 1
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= max(shape[dim], 1)
     return tuple(strides)

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from weft.block.program import BlockProgram
+from weft.block.room import Room, room_of
+from weft.block.walk import maps
 from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.masks import Sparsity
+from weft.plan.targets.lying import Lying, dense
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
+
+_LONG = 128
+_SLACK = 16
+
+
+def magnitude(size: int) -> int:
+    """Returns the class of a size, for what is chosen: the power of two that it fits into; -1 of 0.
+
+    A long one may be a sixteenth longer. Lengths that grow begin at powers of two: after a prompt of 4096 words there are 4097.
+    """
+    if not size:
+        return -1
+    slack = size // _SLACK if size >= _LONG else 0
+    return (size - 1 - slack).bit_length()
+
+
+def rooms(applied: BlockProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns for each space, by name, that blocks of a program with places have room for as a whole, the power of two that it fits
+    into. Of a size that needs more room, another program may be the better one, and this one may not fit.
+    """
+    placed = [node for node in maps(applied.graph) if node.place is not None]
+    every = {node.axis: node for node in placed}
+    names = {room.space.name for node in placed if isinstance(room := room_of(node, every), Room)}
+    return {name: (sizes[name] - 1).bit_length() for name in names & sizes.keys()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +54,8 @@ class Example:
         threads: of the grid, on a CPU.
         target: where the kernels run.
         masks: the classes of inputs that are masks, by name, where the example's elements are at hand.
+        lying: how inputs lie in memory, by name; others are dense, with the dimension of `innermost` their last. It chooses
+            nothing, and says which binaries of what is chosen the example's call needs.
     """
 
     sizes: Mapping[str, int]
@@ -34,18 +63,23 @@ class Example:
     threads: int
     target: Target = CPU
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
+    lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
+
+    def lies(self, name: str, shape: Sequence[int]) -> Lying:
+        """Tells how an input of this shape lies."""
+        return self.lying.get(name) or Lying(dense(shape, self.innermost.get(name)))
 
     @property
     def kind(self) -> str:
         """The example's class as text: magnitudes of sizes, and the rest. What is chosen for one example serves all of a class."""
-        magnitudes = {name: (size - 1).bit_length() if size else -1 for name, size in self.sizes.items()}
+        magnitudes = {name: magnitude(size) for name, size in self.sizes.items()}
         layouts = sorted(self.innermost.items())
         masks = (
             f", masks {sorted((name, each.true, each.false) for name, each in self.masks.items())}"
             if self.masks
             else ""
         )
-        return f"sizes up to 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}{masks}"
+        return f"sizes of about 2**{sorted(magnitudes.items())}, innermost {layouts}, threads {self.threads}{masks}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from weft.errors import Location
 from weft.masks import Sparsity
 from weft.plan.partition.partition import Cut, Region, TorchCall
 from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
+from weft.plan.targets.lying import Lying
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.target import Target
 from weft.tensor import axes, derived, program, scalar
@@ -72,7 +73,7 @@ _FORMS: tuple[type, ...] = (
         for form in _forms_of(module)
     ),
     *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),
-    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection, Sparsity),
+    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection, Sparsity, Lying),
 )
 
 

@@ -74,20 +74,21 @@ class GpuBinary(Made[GpuSignature]):
         return _launcher(self._classes.source, self.target, self._classes, allocate)
 
     def class_for(
-        self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, aligned: bool = True
+        self, sizes: Mapping[str, int], strides: Sequence[Sequence[int]], *, starts: Sequence[int] = ()
     ) -> KernelClass:
         """Returns the class of calls.
 
         Args:
             sizes: of every run-time size, by name.
             strides: of each input, in elements.
-            aligned: whether all tensors begin at addresses that are divisible by 16, as PyTorch's own do.
+            starts: what is left of each input's address when it is divided by 16. Without them it is nothing, as of PyTorch's
+                own tensors and of all outputs.
 
         Raises:
             UnsupportedError: such a call cannot be made (`classes.class_of`).
         """
         kernel = self.signature.kernel
-        addresses = [0 if aligned else 1] * (len(kernel.inputs) + len(kernel.outputs))
+        addresses = [*(starts or [0] * len(kernel.inputs)), *[0] * len(kernel.outputs)]
         return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
 
     def assemble_for(
@@ -95,7 +96,7 @@ class GpuBinary(Made[GpuSignature]):
         sizes: Mapping[str, int],
         strides: Sequence[Sequence[int]],
         *,
-        aligned: bool = True,
+        starts: Sequence[int] = (),
         seconds: float = ASSEMBLY_SECONDS,
     ) -> Assembled:
         """Gets the binary for calls of one class (`class_for`), from the cache or compiled now; no GPU needs to be here.
@@ -106,7 +107,7 @@ class GpuBinary(Made[GpuSignature]):
             CompilerError: Triton is missing or refused the kernel.
             UnsupportedError: such a call cannot be made, or a thread block needs more shared memory than the target has.
         """
-        return self._classes.of(self.class_for(sizes, strides, aligned=aligned), seconds)
+        return self._classes.of(self.class_for(sizes, strides, starts=starts), seconds)
 
 
 class Classes:

@@ -48,6 +48,22 @@ class View:
                 steps[axis] += coefficient * strides[dim]
         return tuple(steps[axis] for axis in self.axes)
 
+    @property
+    def backwards(self) -> tuple[int, ...]:
+        """The dimensions of `source` that run backwards."""
+        return tuple(d for d, i in zip(self.dims, self.index, strict=True) if any(c < 0 for _, c in i.terms))
+
+    def turned(self) -> View:
+        """Returns the view of a copy of `source` in which those are turned round."""
+        index = (_backwards(i) if d in self.backwards else i for d, i in zip(self.dims, self.index, strict=True))
+        return replace(self, index=tuple(index))
+
+
+def _backwards(index: Affine) -> Affine:
+    """Counts the index of an element from the other end."""
+    terms = tuple((axis, -coefficient) for axis, coefficient in index.terms)
+    return Affine(terms, -index.offset, not index.from_end)
+
 
 def views(program: TensorProgram) -> tuple[TensorProgram, tuple[View, ...]]:
     """Makes each reindexing of an input an input of its own, after all others.

@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from weft.block.program import BlockProgram
 from weft.emit import triton
 from weft.options import current
 from weft.plan.targets.base import LaunchSpec, Meta, launch_specs
-from weft.plan.targets.bench import dense
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.interface import signature, size_of
+from weft.plan.targets.lying import Lying, dense
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
-from weft.tensor.axes import Axis
 from weft.tensor.program import TensorProgram
 
 
@@ -27,17 +25,17 @@ class Printed:
     Attributes:
         spec: which of the candidate's launches.
         binary: it.
-        sizes, strides: of its class at the example.
+        sizes, lying: of its class at the example; of each input, how it lies.
     """
 
     spec: LaunchSpec
     binary: GpuBinary
     sizes: Mapping[str, int]
-    strides: tuple[tuple[int, ...], ...]
+    lying: tuple[Lying, ...]
 
     def assembled(self, seconds: float = ASSEMBLY_SECONDS) -> Assembled:
         """Get the binary for calls like the example, in so many seconds at most; raises as `GpuBinary.assemble_for`."""
-        return self.binary.assemble_for(self.sizes, self.strides, seconds=seconds)
+        return assembled_for(self.binary, self.sizes, self.lying, seconds)
 
 
 def built(program: TensorProgram, candidate: Candidate, example: Example) -> list[Printed]:
@@ -111,8 +109,24 @@ def printed(spec: LaunchSpec, meta: Meta | None = None) -> Printed:
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 
     binary = build_gpu(spec.key_parts | own, emit, example.target)
+    return Printed(spec, binary, *called(binary, spec))
+
+
+def called(binary: GpuBinary, spec: LaunchSpec) -> tuple[dict[str, int], tuple[Lying, ...]]:
+    """Tells with what a launch is called at its example: the sizes by name, and of each input, how it lies."""
+    example, inputs = spec.example, dict(spec.applied.inputs)
     sizes = {s.name: example.sizes[s.name] for s in binary.signature.kernel.sizes}
-    return Printed(spec, binary, sizes, tuple(_strides(name, dims[name], applied, example) for name in part.reads))
+    shapes = {name: [a.space.size(example.sizes) for a in spec.dims[name]] for name in spec.part.reads}
+    lying = (example.lies(n, shape) if n in inputs else Lying(dense(shape)) for n, shape in shapes.items())
+    return sizes, tuple(lying)
+
+
+def assembled_for(
+    binary: GpuBinary, sizes: Mapping[str, int], lying: Sequence[Lying], seconds: float = ASSEMBLY_SECONDS
+) -> Assembled:
+    """Gets the binary for calls with these sizes and inputs that lie so; raises as `GpuBinary.assemble_for`."""
+    strides, starts = [each.strides for each in lying], [each.start for each in lying]
+    return binary.assemble_for(sizes, strides, starts=starts, seconds=seconds)
 
 
 def tf32_allowed() -> bool:
@@ -123,9 +137,3 @@ def tf32_allowed() -> bool:
     settings: Any = torch.backends.cuda.matmul
     # Before 2.9 there is one attribute for it; since then asking for the old one may raise.
     return settings.fp32_precision == "tf32" if hasattr(settings, "fp32_precision") else bool(settings.allow_tf32)
-
-
-def _strides(name: str, dims: Sequence[Axis], applied: BlockProgram, example: Example) -> tuple[int, ...]:
-    """Return the strides of a dense tensor, its dimension of stride 1 the innermost."""
-    last = example.innermost.get(name) if name in dict(applied.inputs) else None
-    return dense([a.space.size(example.sizes) for a in dims], last)

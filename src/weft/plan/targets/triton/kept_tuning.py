@@ -10,7 +10,7 @@ import torch
 
 from weft.cost import estimate_gpu, gpu, total
 from weft.options import current
-from weft.plan.targets.candidates import Candidate, Considered, Selection
+from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, rooms
 from weft.plan.targets.kept import parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.plan.targets.triton.build import tf32_allowed
@@ -39,6 +39,8 @@ def tuned_before(selection: Selection, places: Sequence[Mapping[str, str]], brou
         return None
     # At these sizes, not at those of then.
     own = known[0]
+    if known[1].get("rooms") != rooms_at(own, example):
+        return None
     costs = estimate_gpu(own.applied, example.sizes, example.target, own.schedule, example.innermost, example.masks)
     chosen = replace(own, cost=total(costs))
     seconds = measured_seconds(str(known[1].get("chosen", "")), considered)
@@ -49,6 +51,11 @@ def tuned_before(selection: Selection, places: Sequence[Mapping[str, str]], brou
         considered=(*selection.considered, *considered),
         measured_seconds=seconds,
     )
+
+
+def rooms_at(candidate: Candidate, example: Example) -> str:
+    """Writes the room that blocks of a candidate have for whole spaces, at the example: for what the choice was made."""
+    return str(sorted(rooms(candidate.applied, example.sizes).items()))
 
 
 def measured_seconds(name: str, considered: Iterable[Considered]) -> float | None:

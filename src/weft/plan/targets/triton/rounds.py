@@ -17,6 +17,7 @@ from weft.options import current
 from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.candidates import Candidate, Considered, Example
 from weft.plan.targets.graphs import GraphTimer, cache_filler
+from weft.plan.targets.lying import laid_out
 from weft.plan.targets.triton.build import Printed, built, launched
 from weft.plan.targets.triton.drawn import as_masks
 from weft.run.gpu.alone import alone_on
@@ -204,9 +205,10 @@ class CandidateTimer:
         self.program, self.example, self.device = program, example, device
         sizes, indexing = program.sizes(example.sizes), deciding((program,))
         least = {name: min(space.size(sizes) for space in spaces) for name, spaces in indexing.items()}
-        self.inputs = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
-        plain = {name: each for name, each in self.inputs.items() if name not in indexing}
+        drawn = {n.name: _random(n, example, device, least.get(n.name, 2)) for n in program.inputs}
+        plain = {name: each for name, each in drawn.items() if name not in indexing}
         as_masks(plain, dict.fromkeys(applied), example.masks)
+        self.inputs = {n: _as_in(example, n, drawn.pop(n)) for n in tuple(drawn)}
         self.timer = GraphTimer(cache_filler(device))
 
     def measured(self, ready: Ready, best: float) -> float | str:
@@ -234,14 +236,14 @@ class CandidateTimer:
 
 
 def _random(node: Input, example: Example, device: torch.device, below: int) -> torch.Tensor:
-    """Draws random elements, integers `below` a number, in a tensor that lies as the example's does."""
+    """Draws random elements, integers `below` a number."""
     kind: torch.dtype = getattr(torch, node.dtype.name)
     shape = [a.space.size(example.sizes) for a in node.axes]
-    last = example.innermost.get(node.name)
-    turned = last is not None and last != len(shape) - 1
-    lying = [n for d, n in enumerate(shape) if d != last] + [shape[last]] if turned and last is not None else shape
     if kind.is_floating_point:
-        made = torch.randn(lying, device=device).to(kind)
-    else:
-        made = torch.randint(0, below, lying, device=device).to(kind)
-    return made.movedim(-1, last) if turned and last is not None else made
+        return torch.randn(shape, device=device).to(kind)
+    return torch.randint(0, below, shape, device=device).to(kind)
+
+
+def _as_in(example: Example, name: str, drawn: torch.Tensor) -> torch.Tensor:
+    """Lays an input out as the example's lies."""
+    return laid_out(drawn, example.lies(name, drawn.shape))

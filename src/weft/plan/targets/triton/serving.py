@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from weft.emit.triton import WholeConstant
 from weft.errors import UnsupportedError
-from weft.plan.targets.bench import Judged, dense
+from weft.plan.targets.bench import Judged
+from weft.plan.targets.lying import DIVISIBLE, as_lies
 from weft.run.gpu import GpuBinary
 from weft.run.gpu.signature import ConstexprArgument
-
-# Triton compiles for sizes and strides that are divisible by so many, and for others.
-_DIVISIBLE = 16
 
 
 class BinaryServing:
@@ -37,7 +35,7 @@ class BinaryServing:
         own = [(c, self._example[each]) for each in self._with(name) for c in self._constants.get(each, ())]
         values = [c.of({c.space: its}) for c, its in own]
         # Blocks have powers of two of elements: that size is one.
-        widest = max([_DIVISIBLE, *(c.tile for c, _ in own if isinstance(c, WholeConstant)), *values])
+        widest = max([DIVISIBLE, *(c.tile for c, _ in own if isinstance(c, WholeConstant)), *values])
         for least in (size, *(value // 2 + 1 for value in values)):
             for n in range(max(least, min(example, 2)), max(least, 2) + 2 * widest):
                 if self._takes(name, n):
@@ -66,8 +64,8 @@ class BinaryServing:
         if size < min(example, 2) or any(c.of({c.space: size}) != c.of({c.space: example}) for c in own):
             return False
         if self._congruent:
-            return size % _DIVISIBLE == example % _DIVISIBLE
-        return (size % _DIVISIBLE == 0) == (example % _DIVISIBLE == 0)
+            return size % DIVISIBLE == example % DIVISIBLE
+        return (size % DIVISIBLE == 0) == (example % DIVISIBLE == 0)
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether calls of these sizes are of a class that was compiled for."""
@@ -75,7 +73,8 @@ class BinaryServing:
         own = {name: sizes[its] for name, its in self._judged.names.items()}
         shapes = [[n if isinstance(n, int) else own[n] for n in shape] for shape in made.signature.shapes]
         names = [each.name for each in made.signature.kernel.inputs]
-        strides = [dense(shape, self._judged.innermost.get(name)) for shape, name in zip(shapes, names, strict=True)]
+        lying = self._judged.lying
+        strides = [as_lies(shape, lying[name].strides) for shape, name in zip(shapes, names, strict=True)]
         try:
             kind = made.class_for(own, strides)
         except UnsupportedError:

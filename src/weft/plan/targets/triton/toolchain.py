@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -15,16 +17,19 @@ from weft.cost.chip import Chip
 from weft.emit import triton
 from weft.errors import TargetError
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
-from weft.plan.targets.bench import Bench, Judged, Serving, dense
+from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.home import of_device
-from weft.plan.targets.triton.build import printed
+from weft.plan.targets.lying import Lying, as_lies
+from weft.plan.targets.triton.build import assembled_for, called, printed
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import go_on, started, tuned
 from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu, warm
+from weft.run.gpu.assemble import begun
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
+from weft.run.launch import Made
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.verify.fitted import FAR, MANY
@@ -44,11 +49,11 @@ class GpuBench(Bench):
     def __init__(self, device: torch.device) -> None:
         self.memory = GuardedOnGpu(device)
 
-    def holding(self, values: torch.Tensor, number: int, innermost: int | None) -> torch.Tensor:
+    def holding(self, values: torch.Tensor, number: int, lying: Lying) -> torch.Tensor:
         """Makes an input that lies as the example's does: the binary is for that."""
         del number
         assert isinstance(self.memory, GuardedOnGpu)
-        return self.memory.holding(values, dense(values.shape, innermost))
+        return self.memory.holding(values, as_lies(values.shape, lying.strides))
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,12 @@ class TritonGpu(Toolchain):
 
     def go_on(self, ahead: Sequence[object]) -> None:
         go_on(ahead)
+
+    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+        kernels: Sequence[Any] = made
+        for spec, binary in zip(specs, kernels, strict=True):
+            task = partial(assembled_for, binary, *called(binary, spec))
+            yield partial(_held, begun(task), task)
 
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in kernels(applied):
@@ -178,3 +189,9 @@ class TritonGpu(Toolchain):
             for known, binary, assembly in saved.binaries
         ]
         return Built(restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0])
+
+
+def _held(token: object, task: Callable[[], object]) -> object:
+    """Do what was begun, or wait for it."""
+    del token  # held until now
+    return task()

@@ -23,11 +23,10 @@ from weft.plan.targets.candidates import Candidate, Considered, Selection
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import built
-from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, tuned_before
+from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, rooms_at, tuned_before
 from weft.plan.targets.triton.rounds import COMPILING, Rounds, assembled
-from weft.run.cache import CacheFolder, Json
+from weft.run.cache import Json
 from weft.run.gpu.assemble import begun
-from weft.run.key import cache_key
 from weft.schedule import kernels
 
 
@@ -92,12 +91,13 @@ def tuned(
         return replace(selection, others=())
     if device is None or not _times():
         return _first_that_compiles(selection, anew)
-    parts, cut_short, brought = keys(selection, device)
-    kept = tuned_before(selection, (parts,) if current().tune_seconds is None else (parts, cut_short), brought)
+    kept = next((each.found for each in ahead if isinstance(each, _Kept) and each.selection is selection), None)
+    kept = kept or _kept(selection, device)
     if kept is not None:
         return kept
     if current().compile == "first":
         return _first_that_compiles(selection, anew, refused)
+    parts, cut_short, brought = keys(selection, device)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
     if len(tried) == 1:
@@ -110,23 +110,29 @@ def tuned(
     best = best or ranked[0]
     said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
     lines: list[Json] = [[c.origin, c.seconds, c.reason] for c in said]
-    keep(parts if whole else cut_short, best, brought, {"chosen": best.name, "considered": lines})
+    keep(
+        parts if whole else cut_short,
+        best,
+        brought,
+        {"chosen": best.name, "considered": lines, "rooms": rooms_at(best, selection.example)},
+    )
     seconds = measured_seconds(best.name, said)
     considered = (*selection.considered, *said)
     return replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
 
 
 def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
-    """Begins to compile what `tuned` will ask for first: the first round, where there is one and nothing is kept of an earlier
-    one; else the likeliest candidate. What is yielded is to be held while the kernel is wanted.
+    """Begins to compile what `tuned` will ask for first: what an earlier tuning chose, of which this call may need other binaries;
+    else the first round, where there is one; else the likeliest candidate. What is yielded is to be held while the kernel is
+    wanted.
     """
     tried = (selection.chosen, *(selection.others or ()))
     if device is not None and _times():
-        parts, cut_short, _ = keys(selection, device)
-        folder = CacheFolder()
-        if any(folder.lookup(cache_key(each), counted=False) is not None for each in (parts, cut_short)):
-            return
-        if current().compile == "first":
+        kept = _kept(selection, device)
+        if kept is not None:
+            yield _Kept(selection, kept)
+            tried = (kept.chosen,)
+        elif current().compile == "first":
             tried = tried[:1]
         else:
             # The seconds that a tuning may take are those from its beginning, and not those of other regions.
@@ -151,6 +157,20 @@ def go_on(ahead: Sequence[object]) -> None:
                 each.begin()
             finally:
                 each.rest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What an earlier tuning `found` for a selection."""
+
+    selection: Selection
+    found: Selection
+
+
+def _kept(selection: Selection, device: torch.device) -> Selection | None:
+    """Returns `selection` with what an earlier tuning chose; None where there was none, or with less time than there is now."""
+    parts, cut_short, brought = keys(selection, device)
+    return tuned_before(selection, (parts,) if current().tune_seconds is None else (parts, cut_short), brought)
 
 
 def _begun(selection: Selection, candidate: Candidate) -> Iterator[object]:
