@@ -25,7 +25,7 @@ def least_seconds(
         reached: how much of their full rate the matmuls reach at best.
         cached: inputs may be in any level of the memory that has room for them; else they come from the last one.
     """
-    values = program.values()
+    values, stored = program.values(), dict(program.rounded)
 
     def moving(size: int) -> float:
         levels = [level for level in machine.levels if size <= level.bytes] if cached else []
@@ -34,7 +34,7 @@ def least_seconds(
     written = [
         values[v] for v in dict.fromkeys(program.outputs) if not isinstance(values[v], Reindex)
     ]  # those are views
-    moved = sum(moving(_size(node.axes, sizes) * program.stored(node).bytes) for node in written)
+    moved = sum(moving(_size(node.axes, sizes) * stored.get(node.name, node.dtype).bytes) for node in written)
     if any(isinstance(n, Iota) for n in program.nodes):
         return moved
     read = {n.name: _size(n.axes, sizes) for n in program.inputs}
@@ -43,7 +43,9 @@ def least_seconds(
         for value in set(uses(node)).intersection(read):
             parts[value] += _size(node.axes, sizes) if _is_part(node, value) else read[value]
     if written:
-        moved += sum(moving(min(read[n.name], parts[n.name]) * program.stored(n).bytes) for n in program.inputs)
+        moved += sum(
+            moving(min(read[n.name], parts[n.name]) * stored.get(n.name, n.dtype).bytes) for n in program.inputs
+        )
     working = 0.0
     for node in program.nodes:
         if isinstance(node, Contraction):

@@ -274,10 +274,8 @@ class TensorProgram:
         outputs: names of the values returned, in order; a name may occur twice.
         output_dims: the dimensions of each output as the user gets it, None for one of size 1; empty where each output has just its
             value's axes. They may be in another order than these: the user gets a permuted view, as from eager.
-        derived: sizes that follow from other sizes, in an order that can be followed. A size that is also
-            fixed, or shown by an input, or has several rules, must agree with each.
-        rounded: values with a narrower float type that the program as written rounds them to before anything reads them. Between
-            operations of a kernel they keep more bits; from one kernel to the next they go in that type.
+        derived: sizes that follow from others, in an order that can be followed; what is known of one otherwise must agree.
+        rounded: values with the narrower float type that they have from one kernel to the next (`drop_precision_casts`).
     """
 
     inputs: tuple[Input, ...]
@@ -334,14 +332,6 @@ class TensorProgram:
         rules = [r for r in self.derived if all(s.fixed is not None or s.name in sizes for s in (r.space, *r.sources))]
         return all(r.space.size(sizes) == r.size_in(sizes) for r in rules)
 
-    def stored(self, node: Node) -> DType:
-        """Return the type in which a value, an input or output of this part of a graph, lies in memory."""
-        return self._rounded.get(node.name, node.dtype)
-
-    @cached_property
-    def _rounded(self) -> Mapping[str, DType]:
-        return dict(self.rounded)
-
     def values(self) -> dict[str, Node]:
         """Returns every value by name."""
         return dict(self._values)
@@ -382,8 +372,7 @@ class TensorProgram:
     @cached_property
     def turns(self) -> Mapping[str, tuple[str, ...]]:
         """Lists for each result of a call that runs in its turn (`Opaque.always`) the results of the call whose turn is before.
-
-        Such a call waits for these as for what it reads, though it reads them not: they draw from one generator.
+        It waits for these as for what it reads, though it reads them not: they draw from one generator.
         """
         calls: dict[str, list[str]] = {}
         for node in self.nodes:
