@@ -115,7 +115,7 @@ def walk(weft: Any, name: str, share: int) -> set[str]:
         return check(weft, getattr(torch.ops.aten, name), calls[len(name) % share :: share])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", ATEN)
 def test_binary_rows_on_pairs_of_types(weft: Any, name: str) -> None:
     """Every seventh pair, other ones for each operation; `python tests/capture/test_promotion.py` takes all."""
