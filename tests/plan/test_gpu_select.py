@@ -284,11 +284,12 @@ def test_ways_are_ranked_and_fit() -> None:
 def test_rows_that_would_spill_are_taken_in_smaller_blocks() -> None:
     """A sum that is both a result and what its row is scaled by: 4 rows of 4096 in 2 warps are 256 elements a thread."""
 
-    def scaled(h: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = h + y
-        return x, x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+    def scaled(h: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = h + y.float()
+        return x, (w * (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6))).to(torch.bfloat16)
 
-    program = weft.optimize(scaled, (torch.zeros(2048, 4096), torch.zeros(2048, 4096)), target="cuda:90", judge="off")
+    h, y, w = torch.zeros(2048, 4096), torch.zeros(2048, 4096).bfloat16(), torch.zeros(4096).bfloat16()
+    program = weft.optimize(scaled, (h, y, w), target="cuda:90", judge="off")
     assert not program.fallbacks
     sizes = {"M": 2048, "K": 4096}
     for kernel in program.kernels:
