@@ -16,7 +16,7 @@ from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
-from weft.cost import gpu
+from weft.cost import gpu, launches_of
 from weft.errors import CompilerError, UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
@@ -279,6 +279,23 @@ def test_ways_are_ranked_and_fit() -> None:
     assert times == sorted(times)
     assert len(closely) > len(probed)
     assert times[0] <= probed[0].cost.predicted_seconds
+
+
+def test_rows_that_would_spill_are_taken_in_smaller_blocks() -> None:
+    """A sum that is both a result and what its row is scaled by: 4 rows of 4096 in 2 warps are 256 elements a thread."""
+
+    def scaled(h: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = h + y.float()
+        return x, (w * (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6))).to(torch.bfloat16)
+
+    h, y, w = torch.zeros(2048, 4096), torch.zeros(2048, 4096).bfloat16(), torch.zeros(4096).bfloat16()
+    program = weft.optimize(scaled, (h, y, w), target="cuda:90", judge="off")
+    assert not program.fallbacks
+    sizes = {"M": 2048, "K": 4096}
+    for kernel in program.kernels:
+        placed, chosen = kernel.block_program, kernel.schedule
+        for launch in launches_of(placed, sizes):
+            assert launch.resources(gpu(H200), chosen.warps, chosen.stages).spilled == 0
 
 
 def test_no_way_where_nothing_fits() -> None:
