@@ -75,6 +75,8 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("WEFT_CACHE_DIR", str(cache))
         # Processes that tests start have one thread, as this one (`_threads`): others would wait for work, two for each core.
         patch.setenv("OMP_NUM_THREADS", "1")
+        # Nor does each of them compile the sources of weft anew.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         # Which of two runs must not depend on how busy the machine is; tests/plan/test_trial.py sets it for itself.
         patch.setenv("WEFT_MEASURE", "never")
         # What fails in weft is an error here, not PyTorch's to run; tests/api/test_net.py is about that.

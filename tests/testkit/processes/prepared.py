@@ -76,7 +76,9 @@ def become(work: Work) -> None:
     os.environ.clear()
     os.environ.update(work.environment)
     os.chdir(work.folder)
-    sys.modules["weft.run.compiler"].LEVEL = work.level
+    from weft.run import compiler
+
+    compiler.LEVEL = work.level
     arguments = list(work.arguments)
     while arguments[0] == "-W":
         warnings.simplefilter(arguments[1])  # pyright: ignore[reportArgumentType]
