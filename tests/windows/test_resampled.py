@@ -51,7 +51,7 @@ def check(name: str, x: torch.Tensor, **options: Any) -> weft.Program:
     return program
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_eager_gives(name, dtype):
@@ -95,6 +95,7 @@ def test_windows_of_other_sizes():
             torch.testing.assert_close(fast(x), function(x))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("factor", [1.05, 2.05, 0.51])
 def test_factors_that_give_as_many_elements_or_twice_as_many(factor, mode):

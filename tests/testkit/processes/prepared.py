@@ -51,8 +51,9 @@ def next_work(channel: socket.socket) -> Work | None:
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
-        while os.waitpid(-1, os.WNOHANG)[0]:  # those that have told how their child ended
-            pass
+        with suppress(ChildProcessError):  # none is left
+            while os.waitpid(-1, os.WNOHANG)[0]:  # those that have told how their child ended
+                pass
 
 
 def _is_child(descriptors: list[int]) -> bool:
