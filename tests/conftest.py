@@ -6,14 +6,13 @@ import gc
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
-from testkit.walk import WALK_ALL
+from testkit.walk import WALK_ALL, spread
 from weft.cost.machine import Processor
 from weft.run import compiler
 from weft.tensor.dtypes import DType
@@ -40,25 +39,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps every n-th case of a test that is marked `one_in(n)`; all for the whole walk, or where a case is named."""
+    """Keeps a share of the cases of a test that is marked `one_in(n)`; all for the whole walk, or where a case is named."""
     if WALK_ALL or any("[" in arg for arg in config.args):
         return
-    met: Counter[tuple[str, str]] = Counter()
-    left: list[pytest.Item] = []
+    cases: dict[str, list[pytest.Function]] = {}
     for item in items:
-        mark = item.get_closest_marker("one_in")
-        name = (item.nodeid.partition("::")[0], item.name.partition("[")[0])
-        if mark is not None and met[name] % mark.args[0]:
-            left.append(item)
-        met[name] += 1
-    config.hook.pytest_deselected(items=left)
-    without = {id(item) for item in left}
-    items[:] = [item for item in items if id(item) not in without]
+        if isinstance(item, pytest.Function) and item.get_closest_marker("one_in") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    without: set[pytest.Item] = set()
+    for found in cases.values():
+        mark = found[0].get_closest_marker("one_in")
+        assert mark is not None
+        kept = spread([item.callspec.indices for item in found], mark.args[0])
+        without |= set(found) - {found[place] for place in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item in without])
+    items[:] = [item for item in items if item not in without]
 
 
 @pytest.fixture(scope="module", params=["cpu", "numpy"])
 def target(request: pytest.FixtureRequest) -> str:
-    """The target whose kernels a test compiles and runs; cases of one come after those of the other (`one_in`)."""
+    """The target whose kernels a test compiles and runs."""
     return request.param
 
 
@@ -75,6 +75,8 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("WEFT_CACHE_DIR", str(cache))
         # Processes that tests start have one thread, as this one (`_threads`): others would wait for work, two for each core.
         patch.setenv("OMP_NUM_THREADS", "1")
+        # Nor does each of them compile the sources of weft anew.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         # Which of two runs must not depend on how busy the machine is; tests/plan/test_trial.py sets it for itself.
         patch.setenv("WEFT_MEASURE", "never")
         # What fails in weft is an error here, not PyTorch's to run; tests/api/test_net.py is about that.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from testkit.processes.running import ran
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SAYS = {
@@ -18,6 +18,9 @@ SAYS = {
     "vision": ("right;", "left to PyTorch: aten.conv2d\n"),
 }
 
+STARTS = ("serving",)
+"""The examples that start a process which compiles."""
+
 
 def test_each_example_is_in_the_index() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -27,10 +30,11 @@ def test_each_example_is_in_the_index() -> None:
 
 @pytest.mark.parametrize("name", SAYS)
 def test_example(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--small"]
-    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
-    assert not done.returncode, done.stderr
+    done = ran(
+        [str(FOLDER / f"{name}.py"), "--small"],
+        os.environ | {"WEFT_CACHE_DIR": str(tmp_path)},
+        as_shipped=name in STARTS,
+    )
     assert "Warning" not in done.stderr
     for text in SAYS[name]:
         assert text in done.stdout

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
+from testkit.processes.running import ran
 from testkit.walk import WALK_ALL
 from weft.run.child import can_fork
 from weft.run.compiler import find_compiler
@@ -51,11 +50,9 @@ def process(tmp_path):
     """Runs the script in a process, with a fault: lines that are run before anything is compiled."""
 
     def run(fault: str = "", **variables: str) -> Outcome:
-        environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path / "cache")}
         environment |= {"WEFT_DEFECTS": "warn", "WEFT_JUDGE": "first", **variables}
-        command = [sys.executable, "-c", _SCRIPT.replace("FAULT", fault)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
+        done = ran(["-c", _SCRIPT.replace("FAULT", fault)], environment, timeout=300)
         return Outcome(**json.loads(done.stdout.splitlines()[-1]))
 
     return run

@@ -23,6 +23,7 @@ class Tagger(nn.Module):
         return torch.softmax(self.norm(out), -1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compiled", [weft.compile, lambda model: torch.compile(model, backend="weft")])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_what_is_around_a_recurrent_layer_runs_in_kernels(layer, compiled):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # no public name
 
 import weft
+from testkit.processes.running import ran
 from weft.api import calling, save
 from weft.api.held import bytes_of, tensor_of
 from weft.errors import ProgramFileError, ShapeError, TargetError
@@ -71,9 +70,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_program_runs_elsewhere_without_a_compiler(saved: Path, tmp_path: Path) -> None:
     own = {"WEFT_CXX": "/no/compiler", "WEFT_CACHE_DIR": str(tmp_path / "cache"), "TRITON_INTERPRET": "1"}
-    script = [sys.executable, "-c", ELSEWHERE, str(saved), str(saved / "tensors.pt")]
-    done = subprocess.run(script, check=False, env={**os.environ, **own}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    ran(["-c", ELSEWHERE, str(saved), str(saved / "tensors.pt")], os.environ | own)
 
 
 def test_what_is_loaded_can_be_asked_and_saved_again(saved: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from testkit.processes.running import ran
 from weft.api.background import process, requests
 from weft.api.background.messages import Reply
 from weft.api.background.process import Process
@@ -189,6 +189,5 @@ def test_a_process_that_is_gone_does_not_end_this_one_where_pipes_do_by_default(
     except process.GoneError as error:
         print(error)
     """
-    made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
-    assert made.returncode == 0, made.stderr
+    made = ran(["-c", text], timeout=120)
     assert made.stdout == "ended with the status 0\n"

@@ -123,6 +123,7 @@ UNEQUAL = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_tensors_of_any_lengths_are_read_where_they_are(weft, name, dynamic):

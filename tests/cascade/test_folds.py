@@ -40,6 +40,7 @@ def numbers(
 # Any pieces.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_any_pieces_in_any_order_over_the_field(name):
     """Exactly: some segments are empty, each is up to four blocks, and any two that are left are merged next."""
@@ -92,6 +93,7 @@ def a_million(name: str) -> Folding[np.ndarray]:
     return Folding(program, fold, Fp64Domain(), numbers(program, MANY, 0, 1.0, positive=CHAINS[name].positive))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("segments", [1, 2, 7, 64])
 @pytest.mark.parametrize("name", NAMED)
 def test_a_million_elements_in_segments(name, segments):

@@ -85,6 +85,7 @@ def test_a_chain_is_one_kernel_and_right(chain, sizes):
     assert 1 <= len(program.kernels) <= chain.kernels
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("chain", list(with_loads()))
 def test_its_loop_loads_each_element_as_often_as_results_ask(chain):
     """By the bytes that kernels load, of all bytes that there are."""

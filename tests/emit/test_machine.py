@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from testkit.emit.machine import TARGETS, findings
 from testkit.mutants.operators import mutants
 from testkit.mutants.subjects import random_subjects
+from testkit.processes.running import ran
 from testkit.walk import share
 
 
@@ -32,20 +31,6 @@ def test_a_wrong_program_is_found_on_every_target(tmp_path: Path) -> None:
 
 
 def test_so_do_kernels_in_tritons_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "testkit.emit.machine",
-        "--random",
-        "2",
-        "--seed",
-        "2",
-        "--targets",
-        "triton",
-    ]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    command = ["-W", "ignore", "-m", "testkit.emit.machine", "--random", "2", "--seed", "2", "--targets", "triton"]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     assert "triton: right" in done.stdout

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from testkit.emit import planted
 from testkit.emit.planted import CPP, SHARE, TRITON, Fault, faults
+from testkit.processes.running import ran
 
 TEXT = """#include "prelude.h"
 extern "C" void weft_m_0(const int64_t* words) {
@@ -27,12 +26,9 @@ extern "C" void weft_m_0(const int64_t* words) {
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
     """By program and kind. In a process of its own, which forks: this one may have threads."""
-    paths = os.pathsep.join(p for p in sys.path if p)
-    environment = {**os.environ, "PYTHONPATH": paths, "WEFT_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     environment = {name: value for name, value in environment.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}
-    command = [sys.executable, "-W", "ignore", "-m", planted.__name__, "--share"]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(["-W", "ignore", "-m", planted.__name__, "--share"], environment, timeout=900)
     found = json.loads(done.stdout.splitlines()[-1])
     return {(each["program"], each["kind"]): each for each in found}
 

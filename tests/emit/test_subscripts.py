@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 
 from testkit.emit.harness import compiled, dims_of
 from testkit.emit.triton_programs import load
+from testkit.processes.running import ran
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
@@ -94,8 +94,7 @@ def test_an_item_lies_where_its_subscripts_say_in_every_language(name, tmp_path)
 
 
 def test_an_item_lies_where_its_subscripts_say_in_triton(tmp_path):
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    said = subprocess.run([sys.executable, __file__, str(tmp_path)], env=environment, check=True, capture_output=True)
+    said = ran([__file__, str(tmp_path)], os.environ | {"TRITON_INTERPRET": "1"})
     assert json.loads(said.stdout) == dict.fromkeys(PLACES, True)
 
 

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from testkit.emit import triton_cases
 from testkit.emit.harness import dims_of
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, cases, levels, placed
 from testkit.emit.triton_programs import TritonProgram, load
+from testkit.processes.running import ran
 from testkit.schedules import fused
 from weft.block.program import Fill
 from weft.block.ranges import Part
@@ -50,10 +49,8 @@ COMPILED = (
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float | str]:
     """By case, its error in units of rounding, or why it has none."""
-    command = [sys.executable, "-W", "ignore", "-m", triton_cases.__name__, str(tmp_path_factory.mktemp("interpreted"))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-W", "ignore", "-m", triton_cases.__name__, str(tmp_path_factory.mktemp("interpreted"))]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from testkit.emit import triton_guards
 from testkit.emit.harness import dims_of
 from testkit.emit.triton_programs import load
+from testkit.processes.running import ran
 
 CASES = triton_guards.cases()
 
@@ -20,21 +19,12 @@ CASES = triton_guards.cases()
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """By case, its error in units of rounding."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        triton_guards.__name__,
-        str(tmp_path_factory.mktemp("interpreted")),
-    ]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-W", "ignore", "-m", triton_guards.__name__, str(tmp_path_factory.mktemp("interpreted"))]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", triton_guards.run_cases())
 def test_a_kernel_computes_what_the_program_says(name: str, interpreted: dict[str, float]) -> None:
     # Exponentials of products are off by what rounding the products explains, with a loop over all elements as well.
     assert interpreted[name] <= (1.0 if name.startswith(("sums", "maxima")) else 4.0)

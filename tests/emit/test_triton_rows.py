@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from testkit.emit.harness import dims_of, units
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, levels, placed
 from testkit.emit.triton_programs import load
 from testkit.emit.triton_rows import cases, fading, read_inside, read_twice
+from testkit.processes.running import ran
 from testkit.schedules import fused
 from weft.block.program import BlockProgram, Map
 from weft.block.walk import maps
@@ -37,10 +36,8 @@ BY_8 = levels((GRID, 8))
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float | str]]:
     """The output of `triton_rows`."""
-    command = [sys.executable, "-W", "ignore", "-m", triton_rows.__name__, str(tmp_path_factory.mktemp("interpreted"))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-W", "ignore", "-m", triton_rows.__name__, str(tmp_path_factory.mktemp("interpreted"))]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     return json.loads(done.stdout.splitlines()[-1])
 
 

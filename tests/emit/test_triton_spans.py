@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from testkit.emit import triton_spans
 from testkit.emit.harness import dims_of
 from testkit.emit.triton_programs import load
+from testkit.processes.running import ran
 
 CASES = triton_spans.cases()
 
@@ -20,10 +19,8 @@ CASES = triton_spans.cases()
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """By case, its error in units of rounding."""
-    command = [sys.executable, "-W", "ignore", "-m", triton_spans.__name__, str(tmp_path_factory.mktemp("interpreted"))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-W", "ignore", "-m", triton_spans.__name__, str(tmp_path_factory.mktemp("interpreted"))]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     return json.loads(done.stdout.splitlines()[-1])
 
 

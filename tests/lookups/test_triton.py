@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import weft
+from testkit.processes.running import ran
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -55,10 +54,7 @@ else:
 
 
 def test_what_is_no_index_is_eagers_error_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(["-W", "ignore", "-c", _PROGRAM], os.environ | {"TRITON_INTERPRET": "1"})
 
 
 def test_a_compiled_kernel_asserts_that_indices_are_there_and_nothing_else() -> None:

@@ -50,7 +50,7 @@ def test_each_part_of_a_condition_has_a_type_that_holds_it() -> None:
     assert chosen == [DType.int64]
 
 
-@pytest.mark.parametrize("seed", share(range(240), 4))
+@pytest.mark.parametrize("seed", share(range(240), 8))
 def test_laws_keep_random_conditions(seed: int) -> None:
     """Compared over finite fields, as before each kernel, and with eager in fp64."""
     said, function = IndexConditions(random.Random(seed)).function()

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testkit.processes.running import ran
 from testkit.walk import share
 from weft.block.listing import listing
 from weft.cost import corrected, traffic
@@ -109,11 +108,8 @@ def test_it_runs_in_the_interpreter_and_keeps_what_it_has(tmp_path: Path) -> Non
     file, script = tmp_path / "levels.json", str(BENCHMARKS / "gpu_levels.py")
     environment = {
         **os.environ, "TRITON_INTERPRET": "1", "WEFT_JUDGE": "off", "WEFT_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": str(BENCHMARKS.parent / "src"),
     }  # fmt: skip
-    command = [sys.executable, script, str(file), "--small", "--workers", "0", "--only", "attention"]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = ran([script, str(file), "--small", "--workers", "0", "--only", "attention"], environment)
     held = json.loads(file.read_text())
     (cell,) = held["cells"]
     forms = [(p["form"], p["outputs"], p["schedule"][0].split("warps")[0]) for p in cell["points"]]

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from testkit.processes.running import ran
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
@@ -212,11 +211,8 @@ def test_a_full_disk_costs_the_verdict_only(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def tuned_on_a_gpu():
     """Tell what became of a tuning whose fastest candidate is wrong, and one whose candidates all are, in Triton's interpreter."""
-    own = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     environment = {name: value for name, value in os.environ.items() if name not in ("WEFT_DEFECTS", "WEFT_JUDGE")}
-    command = [sys.executable, "-m", "testkit.plan.gpu_wrong_winner", "1", "99"]
-    done = subprocess.run(command, check=False, env=environment | own, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(["-m", "testkit.plan.gpu_wrong_winner", "1", "99"], environment | {"TRITON_INTERPRET": "1"})
     return json.loads(done.stdout.splitlines()[-1])
 
 

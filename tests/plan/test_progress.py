@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
-import sys
 import textwrap
 import threading
 from dataclasses import replace
@@ -18,6 +16,7 @@ import torch
 
 import weft
 from testkit.block import programs
+from testkit.processes.running import ran
 from weft.plan.choose.select import select
 from weft.plan.progress import (
     CandidateBuilt,
@@ -210,15 +209,12 @@ def on_terminal(folder: Path, after: float, how: str, **variables: str) -> str:
         **variables,
     }
     try:
-        done = subprocess.run(
-            [sys.executable, str(script), str(after), how],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=300, check=False,
-        )  # fmt: skip
+        done = ran([str(script), str(after), how], environment, stderr=theirs, timeout=300)
     finally:
         os.close(theirs)
         reader.join()
         os.close(ours)
-    assert done.stdout == b"done\n", b"".join(shown)
+    assert done.stdout == "done\n", b"".join(shown)
     return b"".join(shown).decode()
 
 
@@ -256,9 +252,6 @@ def test_a_terminal_shows_nothing(after: float, how: str, variables: dict[str, s
 
 def test_a_file_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py"), "0", "optimize"],
-        capture_output=True, text=True, timeout=300, check=True,
-        env={**os.environ, "FORCE_COLOR": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")},
-    )  # fmt: skip
+    environment = {**os.environ, "FORCE_COLOR": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    done = ran([str(tmp_path / "script.py"), "0", "optimize"], environment, timeout=300)
     assert (done.stdout, done.stderr) == ("done\n", "")

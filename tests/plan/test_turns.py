@@ -134,7 +134,7 @@ def results(function: Callable[..., Any], seed: int) -> tuple[torch.Tensor, ...]
     return (*function(*given), *given, torch.rand(3))
 
 
-@pytest.mark.parametrize("seed", share(range(96), 8))
+@pytest.mark.parametrize("seed", share(range(96), 16))
 def test_what_is_drawn_is_what_eager_draws(seed: int) -> None:
     said = text(random.Random(seed))
     scope = {"torch": torch}

@@ -6,13 +6,12 @@ import errno
 import os
 import random
 import stat
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from testkit.processes.running import ran
 from weft.errors import FileError, MissingFileError
 from weft.run import archive, artifacts
 from weft.run import files as on_disk
@@ -89,11 +88,7 @@ def test_what_arrived_counts_as_used_only_once_it_is_looked_up(place) -> None:
 def test_another_process_compiles_nothing(place) -> None:
     def run(*command: str, cache: str) -> str:
         variables = {**os.environ, "WEFT_CACHE_DIR": str(place / cache)}
-        done = subprocess.run(
-            [sys.executable, *command], env=variables, capture_output=True, text=True, check=False, timeout=600
-        )
-        assert not done.returncode, done.stderr[-3000:]
-        return done.stdout
+        return ran(command, variables).stdout
 
     assert run("-c", SCRIPT, cache="one").split() == ["1", "1", "0", "0"]
     file = str(place / "saved")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.compiler import _cache
 
+from testkit.processes.running import ran
 from weft.errors import CacheFolderWarning
 from weft.run import artifacts
 from weft.run import manifest as manifests
@@ -49,10 +48,7 @@ if mode.startswith("save"):
 
 
 def run(mode: str, file: Path, cache: Path) -> None:
-    environment = {**os.environ, "WEFT_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", SAVE, mode, str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert not done.returncode, done.stderr[-3000:]
+    ran(["-c", SAVE, mode, str(file)], os.environ | {"WEFT_CACHE_DIR": str(cache)}, as_shipped=True)
 
 
 @pytest.mark.parametrize("how", ["blocking", "background"])

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import weft
+from testkit.processes.running import ran
 from testkit.run import cache_faults as faults
 from testkit.run import children
 from testkit.run.cache_faults import is_right, made
@@ -297,8 +298,7 @@ def test_a_user_without_a_home_keeps_kernels_for_the_process() -> None:
         "f = CacheFolder(); e = f.store('0' * 64, {'a.so': b'x'}); g = CacheFolder()\n"
         "print(f.persistent, e.persistent, g.lookup('0' * 64) == e, list(g.entries()), f.path)\n"
     )
-    out = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert out.returncode == 0, out.stderr
+    out = ran(["-c", program], environment)
     assert out.stdout.startswith("False False True [] ")
     assert out.stderr.count("CacheFolderWarning: weft keeps no kernels: there is no cache folder") == 1
     assert not Path(out.stdout.split()[-1]).exists()  # it went with the process

@@ -26,6 +26,7 @@ def check(function: Callable[..., torch.Tensor], *given: torch.Tensor, kernels: 
     return program
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_dimensions_and_element_types(dim: int, dtype: torch.dtype) -> None:
@@ -136,7 +137,7 @@ def test_of_two_zeros_the_later_stays(name: str) -> None:
     assert torch.equal(torch.signbit(found), torch.signbit(getattr(torch, name)(x, 1).values))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize(
     ("shape", "dim"), [((5, 70), 1), ((5, 70), 0), ((3, 20, 33), 1), ((4, 1), 1), ((), 0)], ids=str

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from testkit.emit.comparing import laid_out, scheduled
 from testkit.emit.harness import compiled, dims_of, torch_type
 from testkit.emit.triton_cases import levels
 from testkit.emit.triton_programs import load
+from testkit.processes.running import ran
 from weft.block.interpret import interpret
 from weft.schedule import LevelPlace, Schedule, apply
 from weft.tensor.dtypes import DType
@@ -123,10 +122,8 @@ def test_sums_are_as_exact_as_eagers(mean: float, length: int, tmp_path: Path) -
 
 def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
-    command = [sys.executable, "-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
+    done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * (len(Monoid) - 1)
     assert not {name: what for name, what in found.items() if what}

@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_as_eager(name: str) -> None:
     function, args = FUNCTIONS[name]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch.nn import functional
 
 import weft
+from testkit.processes.running import ran
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
 
@@ -38,10 +37,7 @@ for function, given in (
 
 
 def test_kernels_are_right_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(["-W", "ignore", "-c", _PROGRAM], os.environ | {"TRITON_INTERPRET": "1"})
 
 
 def test_a_compiled_kernel_asserts_nothing() -> None:

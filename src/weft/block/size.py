@@ -7,7 +7,7 @@ prints it spells them in its language (`weft.emit.ranges`), so that all have the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -64,6 +64,18 @@ class Compound:
 
     op: Op
     args: tuple[Size, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash once: bounds are made of bounds, and whoever compares them looks up all parts of both."""
+        object.__setattr__(self, "_hash", hash((self.op.value, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of: another process has other hashes."""
+        return Compound, (self.op, self.args)
 
 
 Size: TypeAlias = int | Elements | Begin | Valid | Most | Compound

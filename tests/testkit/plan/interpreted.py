@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from testkit.processes.running import ran
 
 
 def interpreted(module: str, *arguments: str, cache: Path, timeout: float = 900) -> Any:
@@ -18,11 +18,8 @@ def interpreted(module: str, *arguments: str, cache: Path, timeout: float = 900)
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "WEFT_JUDGE": "off",
         "WEFT_CACHE_DIR": str(cache),
     }
-    script = [sys.executable, "-m", f"testkit.plan.{module}", *arguments]
-    done = subprocess.run(script, check=False, env=environment, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = ran(["-m", f"testkit.plan.{module}", *arguments], environment, timeout=timeout)
     return json.loads(done.stdout.splitlines()[-1])
