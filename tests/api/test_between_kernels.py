@@ -27,7 +27,7 @@ def test_layers_hand_on_what_eager_would(dtype: torch.dtype) -> None:
     layers = nn.Sequential(*(Layer(64) for _ in range(3))).to(dtype).eval()
     x = torch.randn(5, 33, 64, dtype=dtype)
     with torch.no_grad(), weft.options(defects="raise"):
-        program = weft.optimize(lambda x: layers(x), (x,), judge="always")
+        program = weft.optimize(layers, (x,), judge="always")
         found, eager = program(x), layers(x)
         exact = layers.double()(x.double())
     assert not program.fallbacks
