@@ -6,12 +6,16 @@ run at its end. It must not use a GPU; PyTorch's operations in it have one threa
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
 import selectors
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +28,11 @@ _TICKET = 4
 """Bytes of a task's number, as children take them from a pipe: a read of so few is one piece."""
 _MOST_TICKETS = 4096 // _TICKET
 """So many fit into a pipe whatever the system."""
+_DEATH_SIGNAL = 1
+"""Of Linux's `prctl`: what a process is sent when the one that began it ends."""
+_FEWEST_WORKERS, _MOST_WORKERS = 3, 15
+"""With fewer than the first nothing is spread: this process does it, in the order in which it is needed, and compilers have the
+other processors."""
 
 
 def processors() -> int:
@@ -31,16 +40,28 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spread(tasks: Sequence[Callable[[], T]], workers: int, seconds: float) -> list[T | None]:
-    """Runs `tasks` in so many children, each task in the one that is free.
+def workers() -> int:
+    """Counts the children that are worth having: one for each processor but the one that this process has."""
+    return min(processors() - 1, _MOST_WORKERS)
+
+
+def are_side_by_side() -> bool:
+    """Tells whether there are processors to spare, so that work in Python is worth spreading."""
+    return workers() >= _FEWEST_WORKERS
+
+
+def spread(tasks: Sequence[Callable[[], T]], seconds: float = 60.0) -> list[T | None]:
+    """Runs `tasks` in children, one for each processor that is free, each task in the child that is free.
+
+    A task may spread work itself: its children have the processors that nobody has, which are more and more as other tasks end.
 
     Args:
         tasks: in the order in which they are begun; what they give is pickled.
-        workers: how many children at most.
         seconds: after so many the children are ended.
 
     Returns:
-        For each task what it gave; None where it failed, or was not done: its child died or took too long, or there can be none.
+        For each task what it gave; None where it failed, or was not done: its child died or took too long, or there can be none, or
+        no processor is free.
     """
     found: list[T | None] = [None] * len(tasks)
     if not can_fork() or not tasks:
@@ -51,14 +72,15 @@ def spread(tasks: Sequence[Callable[[], T]], workers: int, seconds: float) -> li
     children: dict[int, Child] = {}  # by what is read of them
     latest = time.monotonic() + seconds
     try:
-        for _ in range(min(workers, len(tasks))):
-            try:
-                reading, child = _begun(tasks, tickets)
-            except OSError:  # too many processes, or too little memory: fewer do it
-                break
-            children[reading] = child
-        for number, given in _given(tuple(children), latest):
-            found[number] = given
+        with _free(len(tasks)) as (count, places):
+            for _ in range(count):
+                try:
+                    reading, child = _begun(tasks, tickets, places)
+                except OSError:  # too many processes, or too little memory: fewer do it
+                    break
+                children[reading] = child
+            for number, given in _given(tuple(children), latest, places):
+                found[number] = given
     finally:
         os.close(tickets)
         for reading, child in children.items():
@@ -67,11 +89,67 @@ def spread(tasks: Sequence[Callable[[], T]], workers: int, seconds: float) -> li
     return found
 
 
-def _begun(tasks: Sequence[Callable[[], object]], tickets: int) -> tuple[int, Child]:
+@dataclass
+class _Places:
+    """Processors that nobody has, as bytes in a pipe that a process shares with all that it has begun.
+
+    Attributes:
+        taken: those that this process has for its children, and gives back as these end.
+    """
+
+    take: int
+    give: int
+    taken: int = 0
+
+    def more(self, most: int) -> int:
+        """Takes as many as are free, `most` at most, and returns how many these are."""
+        with suppress(BlockingIOError):
+            self.taken += len(os.read(self.take, most)) if most else 0
+        return self.taken
+
+    def back(self, count: int = 1) -> None:
+        """Gives back so many of those that were taken."""
+        count = min(count, self.taken)
+        self.taken -= count
+        os.write(self.give, bytes(count))
+
+
+_shared: list[_Places] = []
+"""Of a child: the places of the process that began it."""
+
+
+@contextmanager
+def _free(tasks: int) -> Generator[tuple[int, _Places]]:
+    """Yields how many children there may be for so many tasks, and the places that they share.
+
+    A child that has children of its own waits for them, so that one of these has its processor.
+    """
+    if _shared:
+        places = _Places(_shared[0].take, _shared[0].give)
+        more = places.more(tasks - 1)
+        try:
+            yield (more + 1 if more else 0), places
+        finally:
+            places.back(places.taken)
+        return
+    take, give = os.pipe()
+    os.set_blocking(take, False)
+    try:
+        places, most = _Places(take, give), max(1, workers())
+        places.taken = most
+        count = min(most, tasks)
+        places.back(most - count)
+        yield count, places
+    finally:
+        os.close(take)
+        os.close(give)
+
+
+def _begun(tasks: Sequence[Callable[[], object]], tickets: int, places: _Places) -> tuple[int, Child]:
     """Starts a child; returns what it writes to, as a descriptor to read, and the child."""
     reading, writing = os.pipe()
     try:
-        child = begun(lambda: _work(tasks, tickets, writing))
+        child = begun(lambda: _work(tasks, tickets, writing, places))
     except OSError:
         os.close(reading)
         raise
@@ -80,7 +158,12 @@ def _begun(tasks: Sequence[Callable[[], object]], tickets: int) -> tuple[int, Ch
     return reading, child
 
 
-def _work(tasks: Sequence[Callable[[], object]], tickets: int, writing: int) -> None:
+def _work(tasks: Sequence[Callable[[], object]], tickets: int, writing: int, places: _Places) -> None:
+    _shared[:] = [places]
+    with suppress(
+        OSError, AttributeError
+    ):  # where there is no such call, children of one that is ended end by themselves
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     gc.disable()  # what it would collect may be the parent's memory on a GPU
     torch.set_num_threads(1)
     with os.fdopen(writing, "wb") as to:
@@ -94,8 +177,8 @@ def _work(tasks: Sequence[Callable[[], object]], tickets: int, writing: int) -> 
             to.flush()
 
 
-def _given(reading: Sequence[int], latest: float) -> list[tuple[int, Any]]:
-    """Reads what children give until they have ended, or it is too late."""
+def _given(reading: Sequence[int], latest: float, places: _Places) -> Iterator[tuple[int, Any]]:
+    """Yields what children give, as it comes, until they have ended, or it is too late."""
     texts = {each: bytearray() for each in reading}
     with selectors.DefaultSelector() as waiting:
         for each in reading:
@@ -104,15 +187,18 @@ def _given(reading: Sequence[int], latest: float) -> list[tuple[int, Any]]:
             for key, _ in waiting.select(left):
                 part = os.read(key.fd, 1 << 20)
                 texts[key.fd] += part
+                yield from _taken(texts[key.fd])
                 if not part:
                     waiting.unregister(key.fd)
-    found: list[tuple[int, Any]] = []
-    for text in texts.values():
-        place = 0
-        while len(text) >= place + _TICKET + 8:
-            number = int.from_bytes(text[place : place + _TICKET], "little")
-            begin = place + _TICKET + 8
-            place = begin + int.from_bytes(text[place + _TICKET : begin], "little")
-            if place <= len(text):
-                found.append((number, pickle.loads(text[begin:place])))  # noqa: S301 - of a child of this process
-    return found
+                    places.back()
+
+
+def _taken(text: bytearray) -> Iterator[tuple[int, Any]]:
+    """Takes from the beginning of `text` what is there as a whole."""
+    head = _TICKET + 8
+    while len(text) >= head:
+        end = head + int.from_bytes(text[_TICKET:head], "little")
+        if len(text) < end:
+            return
+        yield int.from_bytes(text[:_TICKET], "little"), pickle.loads(text[head:end])  # noqa: S301 - of a child of this process
+        del text[:end]

@@ -109,7 +109,7 @@ class Parts:
     Attributes:
         of: by the loop's name.
         matmuls: whether there are block matmuls; `dtype`: the widest of what they multiply.
-        split: the loops that can be cut in segments.
+        split: the loops that can be cut in segments; `whole_parts`: those with a state of which many parts are merged at once.
         nested: there is a nest of other loops than a few rows and the lanes of each, which share the elements of a block.
         pairs: axes of loops that go by the same blocks; `tied`: all of them.
         along: loops in the order in which they lie in memory, as `weft.plan.targets.triton.tiles` has them.
@@ -119,6 +119,7 @@ class Parts:
     matmuls: bool
     dtype: DType
     split: frozenset[str]
+    whole_parts: frozenset[str]
     nested: bool
     pairs: tuple[tuple[Axis, Axis], ...]
     along: Mapping[str, int]
@@ -172,7 +173,9 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
     multiplied = any(p.rows is not None and p.columns is not None for p in matmuls)
     along = along_memory(program, sizes, innermost)
     nested = not matmuls and any(_is_nested(found, along, nest) for nest in nests(program.graph))
-    return Parts(found, multiplied, dtype, split, nested, pairs, along)
+    states = ((m.name, m.state, m.axis) for m in maps(program.graph) if found[m.name] is not LoopRole.whole)
+    together = frozenset(name for name, state, axis in states if state is not None and merging_together(state, axis))
+    return Parts(found, multiplied, dtype, split, together, nested, pairs, along)
 
 
 def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Sequence[str]) -> bool:
@@ -370,7 +373,7 @@ def _merging(
         return wanted
     elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
     together = min(power_of_two(count), _TOGETHER // elements)
-    moving = all(n.state is None or merging_together(n.state, n.axis) is not None for n in cut)
+    moving = all(n.name in known.whole_parts for n in cut)
     if programs > _RESIDENT or together < 2 or not moving or all(s.shown or s.monoids is not None for s in states):
         own = max(1, _MERGED // elements)
         return replace(wanted, merging=_rows_of(wanted, rows, own))
