@@ -25,8 +25,9 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.triton import select as select_ways
 from weft.plan.targets.triton import tune
+from weft.plan.targets.triton.choices import choices, launches
 from weft.plan.targets.triton.rounds import compiled
-from weft.plan.targets.triton.schedules import Blocks, LoopRole, choices, launches, parts, schedule
+from weft.plan.targets.triton.schedules import Blocks, LoopRole, parts, schedule
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.tune import tuned
 from weft.run.cache import CacheFolder

@@ -41,12 +41,20 @@ def are_gone(children: list[int]) -> bool:
     return bool(children) and not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 
-def test_each_task_has_its_own_result_from_several_children() -> None:
+@pytest.fixture(autouse=True)
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two children at most, whatever this machine has."""
+    monkeypatch.setattr(module, "workers", lambda: 2)
+
+
+def test_each_task_has_its_own_result_from_several_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "workers", lambda: 3)
+
     def task(number: int) -> tuple[int, int, bytes]:
         time.sleep(0.05)
         return number, os.getpid(), bytes(300_000)  # more than a pipe holds
 
-    found = spread([lambda n=n: task(n) for n in range(20)], 3, 60.0)
+    found = spread([lambda n=n: task(n) for n in range(20)])
     assert [None if each is None else each[0] for each in found] == list(range(20))
     processes = {each[1] for each in found if each is not None}
     assert len(processes) == 3
@@ -61,13 +69,13 @@ def test_what_fails_or_dies_takes_nothing_else_along() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    found = spread([lambda: 1, fails, dies, threading.Lock, lambda: 5], 2, 60.0)
+    found = spread([lambda: 1, fails, dies, threading.Lock, lambda: 5])
     assert found == [1, None, None, None, 5]  # a lock cannot be pickled
 
 
 def test_a_child_that_hangs_is_ended(children: list[int]) -> None:
     began = time.monotonic()
-    found = spread([lambda: 1, lambda: time.sleep(300)], 2, 1.0)
+    found = spread([lambda: 1, lambda: time.sleep(300)], 1.0)
     assert found == [1, None]
     assert time.monotonic() - began < 60
     assert are_gone(children)
@@ -81,7 +89,7 @@ def test_results_are_there_while_others_are_worked_on(tmp_path: Path, children: 
             time.sleep(0.01)
         return 2
 
-    with spreading([after_the_first, lambda: 1], 2, 60.0) as given:
+    with spreading([after_the_first, lambda: 1], 60.0) as given:
         assert len(children) == 2, "both are forked before the first result is worked with"
         assert next(given) == (1, 1)
         known.touch()
@@ -95,7 +103,7 @@ def test_nobody_waits_for_a_parent_that_works_with_the_first_results() -> None:
     def task() -> float:
         return time.monotonic()
 
-    with spreading([task] * 40, 2, 60.0) as given:
+    with spreading([task] * 40, 60.0) as given:
         ended = [next(given)[1]]
         time.sleep(1.0)
         ended += [each for _, each in given]
@@ -104,7 +112,7 @@ def test_nobody_waits_for_a_parent_that_works_with_the_first_results() -> None:
 
 
 def test_who_turns_away_ends_the_children(children: list[int]) -> None:
-    with spreading([lambda: time.sleep(300), lambda: 1], 2, 300.0) as given:
+    with spreading([lambda: time.sleep(300), lambda: 1], 300.0) as given:
         assert next(given) == (1, 1)
     assert are_gone(children)
 
@@ -113,9 +121,7 @@ def test_a_child_has_one_thread_and_collects_nothing() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        (found,) = spread(
-            [lambda: (torch.get_num_threads(), gc.isenabled(), float(torch.ones(1 << 20).sum()))], 1, 60.0
-        )
+        (found,) = spread([lambda: (torch.get_num_threads(), gc.isenabled(), float(torch.ones(1 << 20).sum()))])
     finally:
         torch.set_num_threads(before)
     assert found == (1, False, float(1 << 20))
@@ -127,7 +133,7 @@ def test_an_interrupt_ends_the_children(children: list[int], monkeypatch: pytest
 
     monkeypatch.setattr(module, "_given", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        spread([lambda: time.sleep(300)], 1, 300.0)
+        spread([lambda: time.sleep(300)], 300.0)
     assert are_gone(children)
 
 
@@ -136,8 +142,8 @@ def test_without_room_for_children_nothing_is_done(monkeypatch: pytest.MonkeyPat
         raise OSError("too many processes")
 
     monkeypatch.setattr(forking, "fork", refused)
-    assert spread([lambda: 1, lambda: 2], 2, 60.0) == [None, None]
-    assert spread([], 2, 60.0) == []
+    assert spread([lambda: 1, lambda: 2]) == [None, None]
+    assert spread([]) == []
 
 
 @pytest.mark.parametrize("how", ["ignored", "reaped"])
@@ -152,7 +158,7 @@ def test_what_waits_for_every_child_takes_no_result_and_leaves_no_descriptor(how
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN if how == "ignored" else reap)
     try:
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
-        assert spread([lambda n=n: n for n in range(6)], 3, 60.0) == list(range(6))
+        assert spread([lambda n=n: n for n in range(6)]) == list(range(6))
         assert ends_well(lambda: None, 10) is None
         assert ends_well(lambda: None, 10, lambda: time.sleep(0.1)) is None
         assert ends_well(lambda: time.sleep(60), 0.1) == "it did not end in 0.1 seconds"
@@ -161,3 +167,48 @@ def test_what_waits_for_every_child_takes_no_result_and_leaves_no_descriptor(how
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_task_shares_its_work_where_processors_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inner() -> list[int | None]:
+        return spread([lambda n=n: os.getpid() + 0 * n for n in range(8)])
+
+    monkeypatch.setattr(module, "workers", lambda: 4)
+    (found,) = spread([inner])
+    assert found is not None
+    assert None not in found
+    monkeypatch.setattr(module, "workers", lambda: 1)
+    assert spread([inner]) == [[None] * 8]  # it has the only processor: it does its work itself
+
+
+def test_processors_of_tasks_that_have_ended_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late() -> list[int | None]:
+        time.sleep(0.5)
+        first = spread([lambda: 1, lambda: 2])
+        return [*first, *spread([lambda: 3, lambda: 4])]  # what it took it has given back
+
+    monkeypatch.setattr(module, "workers", lambda: 2)
+    assert spread([lambda: None, late]) == [None, [1, 2, 3, 4]]
+
+
+def test_children_of_a_child_that_is_ended_end_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def sleeps(number: int) -> None:
+        (tmp_path / f"{number}").write_text(str(os.getpid()))
+        time.sleep(300)
+
+    monkeypatch.setattr(module, "workers", lambda: 3)
+    assert spread([lambda: spread([lambda n=n: sleeps(n) for n in range(2)], 300.0)], 2.0) == [None]
+    began = [int(each.read_text()) for each in tmp_path.iterdir()]
+    assert began
+    latest = time.monotonic() + 10
+    while any(_runs(pid) for pid in began) and time.monotonic() < latest:
+        time.sleep(0.05)
+    assert not any(_runs(pid) for pid in began)
+
+
+def _runs(pid: int) -> bool:
+    """Tells whether a process is there that has not ended, though nobody may have waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

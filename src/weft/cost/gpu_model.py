@@ -137,6 +137,37 @@ class Breakdown:
     stages: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a launch asks of a chip, whatever its warps and stages.
+
+    Attributes:
+        bytes: that thread blocks ask for; read: those that they read of lists in memory; first: each element once.
+        shares: by list, how much of its blocks is moved.
+        arithmetic, cache: as of `Bounds`.
+    """
+
+    bytes: int
+    read: int
+    first: DeviceBytes
+    shares: Mapping[str, float]
+    flops: int
+    arithmetic: float
+    cache: float
+
+    @staticmethod
+    def of(work: ThreadBlockWork, counted: Traffic, chip: Gpu) -> _Asked:
+        """Finds it."""
+        flops = sum(counted.flops.values())
+        matmuls = sum(done / chip.flops.get(dtype, chip.vector_flops) for dtype, done in counted.matrix_flops.items())
+        vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops
+        asked, shares = moved_bytes(work, counted)
+        spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
+        cache = sum(size * spread[name] for name, size in asked.items()) / chip.cache
+        read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
+        return _Asked(sum(asked.values()), read, first_bytes(counted), shares, flops, max(matmuls, vectors), cache)
+
+
 _Setting: TypeAlias = tuple[str, int, int]
 """A chip's name, warps and stages."""
 
@@ -154,6 +185,7 @@ class Launch:
     _moved: dict[tuple[float, int], DeviceBytes] = field(
         default_factory=dict[tuple[float, int], DeviceBytes], repr=False, compare=False
     )
+    _asked: dict[str, _Asked] = field(default_factory=dict[str, "_Asked"], repr=False, compare=False)
     _costs: dict[_Setting, Cost] = field(default_factory=dict["_Setting", Cost], repr=False, compare=False)
     _needs: dict[_Setting, Resources] = field(default_factory=dict["_Setting", Resources], repr=False, compare=False)
 
@@ -172,20 +204,24 @@ class Launch:
         return self._needs[key]
 
     def _cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
-        counted = self.counted
         _, bounds, moved = _bounded(self, chip, warps, stages)
-        read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
-        first = first_bytes(counted)
+        asked = self.asked(chip)
         return Cost(
-            read,
-            first.written,
-            sum(counted.flops.values()),
-            first.total,
-            max(first.total / chip.dram, bounds.arithmetic),
+            asked.read,
+            asked.first.written,
+            asked.flops,
+            asked.first.total,
+            max(asked.first.total / chip.dram, bounds.arithmetic),
             chip.launch_seconds + bounds.seconds,
             device_read=moved.read,
             device_written=moved.written,
         )
+
+    def asked(self, chip: Gpu) -> _Asked:
+        """Returns what it asks of `chip`, whatever its warps and stages."""
+        if chip.name not in self._asked:
+            self._asked[chip.name] = _Asked.of(self.work, self.counted, chip)
+        return self._asked[chip.name]
 
     def device_bytes(self, chip: Gpu, resident: int) -> DeviceBytes:
         """Predicts the bytes between memory and the second-level cache of `chip`, with so many thread blocks at once on each
@@ -242,18 +278,12 @@ def launches_of(
 
 def _bounded(launch: Launch, chip: Gpu, warps: int, stages: int) -> tuple[_Model, Bounds, DeviceBytes]:
     """Finds what bounds the time of a launch, how its thread blocks run, and what it moves."""
-    work, counted = launch.work, launch.counted
-    matmuls = sum(work / chip.flops.get(dtype, chip.vector_flops) for dtype, work in counted.matrix_flops.items())
-    vectors = (sum(counted.flops.values()) - sum(counted.matrix_flops.values())) / chip.vector_flops
-    asked, shares = moved_bytes(work, counted)
-    found = launch.resources(chip, warps, stages)
+    asked, found = launch.asked(chip), launch.resources(chip, warps, stages)
     moved = launch.device_bytes(chip, found.resident)
-    first = min(1.0, moved.total / max(1, sum(asked.values())))
+    first = min(1.0, moved.total / max(1, asked.bytes))
     memory = chip.dram_seconds * first + chip.cache_seconds * (1 - first)
-    model = _Model(chip, found, warps, stages, memory, shares)
-    spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
-    cache = sum(size * spread[name] for name, size in asked.items()) / chip.cache
-    bounds = Bounds(moved.total / chip.dram, max(matmuls, vectors), cache, model.waves(work))
+    model = _Model(chip, found, warps, stages, memory, asked.shares)
+    bounds = Bounds(moved.total / chip.dram, asked.arithmetic, asked.cache, model.waves(launch.work))
     return model, bounds, moved
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, log2, prod
 
+from weft.block.by_identity import ByIdentity
 from weft.block.check import body_types, infer, update_types
 from weft.block.places import Place
 from weft.block.program import (
@@ -130,7 +131,7 @@ class _Walk:
         frame: Frame,
     ) -> _Values:
         """Compute the values of `graph`, of these types, its work added to `region` and its blocks held in `frame`."""
-        values, passing = dict(values), _passing(graph)
+        values, passing = dict(values), _passing_of(graph)
         for number, node in enumerate(graph.nodes):
             match node:
                 case Map():
@@ -172,9 +173,9 @@ class _Walk:
     def operator(self, node: BlockNode, values: _Values, lanes: _Lanes, region: LoopWork) -> None:
         """Add the work of one operator."""
         match node:
-            case Pointwise(name, expr, _, dims, dtype):
+            case Pointwise(name, _, _, dims, dtype):
                 self.lanes_of(dims, lanes)
-                for axes, cycles in cycles_of(expr, [values[a].dims for a in node.args]):
+                for axes, cycles in _cycles(node, *[values[a].dims for a in node.args]):
                     region.vectors.append((_elements(axes, lanes), cycles))
                 values[name] = self.like(_Value(name, dims, dtype), [values[a] for a in node.args], lanes)
             case Dot():
@@ -379,6 +380,14 @@ def _passing(graph: Graph) -> frozenset[str]:
         for name in results(node):
             behind[name], reduced[name] = reach, reach if isinstance(node, Collapse) else deep
     return frozenset(n.name for n in graph.nodes if isinstance(n, Pointwise | Fill)) - whole
+
+
+def _cycles_of(node: Pointwise, *args: tuple[Axis, ...]) -> list[tuple[frozenset[Axis], float]]:
+    """List what `node` does to arguments with axes `args`."""
+    return cycles_of(node.expr, args)
+
+
+_cycles, _passing_of = ByIdentity(_cycles_of), ByIdentity(_passing)
 
 
 def _held(item: _Value) -> int:

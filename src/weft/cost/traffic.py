@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from weft.block.by_identity import ByIdentity
 from weft.block.check import body_types, infer, update_types
 from weft.block.places import Place
 from weft.block.program import (
@@ -150,6 +151,7 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
     for kernel in kernels(program):
         walk = _Walk(sizes, numbered)
         walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
+        walk.settle()
         for name, size in walk.stored.items():
             lists[name] = lists.get(name, 0) + size
         parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))
@@ -194,11 +196,96 @@ def numbered_axes(graph: Graph) -> Numbered:
     return found
 
 
+_Count: TypeAlias = tuple[str, "str | DType", tuple[Axis, ...], int]
+"""What is counted of `_Walk` (by field), under which key, of which item, and how many for each of its elements."""
+
+
+def _counted(node: BlockNode, types: Types) -> tuple[tuple[Axis, ...], tuple[_Count, ...]]:
+    """Return the axes that an operator without a body works on, and what it moves and does."""
+    axes, counts = worked_axes(node, lambda name: types[name].dims), list[_Count]()
+    match node:
+        case Load(memory=memory, dims=dims, dtype=dtype):
+            counts.append(("loaded", memory, dims, dtype.bytes))
+        case Store(memory=memory, value=item):
+            counts.append(("stored", memory, types[item].dims, types[item].dtype.bytes))
+        case Pointwise(name, expr, _, dims):
+            counts.append(("flops", name, dims, operations(expr)))
+        case Dot(name, left, right, over, dims):
+            operand = max(types[left].dtype, types[right].dtype, key=lambda d: d.bytes)
+            counts += [("flops", name, (*dims, over), 2), ("matrix_flops", operand, (*dims, over), 2)]
+        case _ if copied(node) is None:  # a reduction, or an order
+            counts += [("flops", node.name, types[first].dims, 1) for first in operands(node)[:1]]
+        case _:
+            pass
+    return axes, tuple(counts)
+
+
+_work_of = ByIdentity(_counted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """What a loop has in all of its iterations, wherever these are.
+
+    Attributes:
+        components: of its state, with their types.
+        resumed: what its state begins with, by the names around it; none where that is nothing.
+        fed: what is fed to its body, by the name in it and the one around.
+        body, update, finish: types of the values of its graphs.
+        holds_grid: its body is another map of the grid.
+    """
+
+    components: Types
+    resumed: tuple[str, ...]
+    fed: tuple[tuple[str, str], ...]
+    inside: Scope
+    body: Types
+    update: Types
+    finish: Types
+    holds_grid: bool
+
+    @staticmethod
+    def of(node: Map, types: Types, scope: Scope) -> _Loop:
+        """Look at `node` in `scope`, where values have `types`."""
+        state, inside = node.state, scope.inside(node)
+        body = infer(node.body, body_types(node, types), inside)
+        fed, components = tuple((f.inner, f.outer) for f in node.inputs), dict[str, BlockType]()
+        update, finish, resumed = dict[str, BlockType](), dict[str, BlockType](), ()
+        if state is not None:
+            components = {c.name: BlockType((), c.dims, c.dtype) for c in state.components}
+            update = infer(state.update, update_types(state, body), inside)
+            finish = infer(state.finish, components, scope)
+            resumed = tuple(dict(fed)[name] for name in state.resume or ())
+        return _Loop(components, resumed, fed, inside, body, update, finish, _is_grid(node.body))
+
+
+_Alike: TypeAlias = "tuple[int, int, tuple[tuple[int, int], ...], frozenset[str]]"
+"""A scope and a graph in it; of the blocks around, how long each is, and where it begins if the graph asks; what is as a loop's
+state begins."""
+
+
 @dataclass(slots=True)
 class _Walk:
+    """Goes over a program.
+
+    Attributes:
+        numbered: axes whose iterations are told apart.
+        known: what graphs in loops count in one run, beside what those inside do, and those of their values that are as a loop's
+            state begins.
+        uses: how often these are run.
+        begun: by graph, of which axes it asks where their blocks begin.
+        loops: by node, what is the same in all iterations.
+    """
+
     sizes: Mapping[str, int]
     numbered: Numbered
     on_chip: bool = False
+    known: dict[_Alike, tuple[_Walk, frozenset[str]]] = field(
+        default_factory=dict["_Alike", "tuple[_Walk, frozenset[str]]"]
+    )
+    uses: Counter[_Alike] = field(default_factory=Counter["_Alike"])
+    begun: dict[int, frozenset[Axis]] = field(default_factory=dict[int, frozenset[Axis]])
+    loops: dict[int, _Loop] = field(default_factory=dict[int, "_Loop"])
     loaded: Counter[str] = field(default_factory=Counter[str])
     stored: Counter[str] = field(default_factory=Counter[str])
     operations: Counter[WorkedBlock] = field(default_factory=Counter[WorkedBlock])
@@ -226,15 +313,48 @@ class _Walk:
             iterations=max(1, self.iterations),
         )
 
+    def repeated(
+        self, graph: Graph, types: Types, scope: Scope, steps: Steps, times: int, frame: Frame, initial: frozenset[str]
+    ) -> frozenset[str]:
+        """Count what a graph in a loop does, as `graph` does; where iterations are told apart by where they begin, those in which
+        it does the same are walked once.
+
+        Lengths of blocks tell all but how long loops inside are, and these ask where few of the blocks around begin.
+        """
+        if self.on_chip or not self.numbered:
+            return self.graph(graph, types, scope, steps, times, frame, initial)
+        asked = self.begun.get(id(graph))
+        if asked is None:
+            asked = self.begun[id(graph)] = frozenset(numbered_axes(graph))
+        blocks = tuple([(step.valid, step.base if axis in asked else 0) for axis, step in steps.items()])
+        key = id(scope), id(graph), blocks, initial
+        found = self.known.get(key)
+        if found is None:
+            walk = _Walk(self.sizes, self.numbered, known=self.known, begun=self.begun, loops=self.loops)
+            left = walk.graph(graph, types, scope, steps, 1, frame, initial)
+            found = self.known[key] = walk, left
+        self.uses[key] += times
+        return found[1]
+
+    def settle(self) -> None:
+        """Add what the graphs that were walked once count, as often as they run."""
+        uses = self.uses
+        for key, (walk, _) in reversed(self.known.items()):  # each is known after those that it uses
+            times = uses[key]
+            for inner, often in walk.uses.items():
+                uses[inner] += times * often
+            for own, other in zip(self.counters, walk.counters, strict=True):
+                for name, count in other.items():
+                    own[name] += times * count
+            self.iterations += times * walk.iterations
+
+    @property
+    def counters(self) -> tuple[Counter[Any], ...]:
+        """Return what is counted by name."""
+        return (self.loaded, self.stored, self.operations, self.runs, self.starts, self.flops, self.matrix_flops)
+
     def graph(
-        self,
-        graph: Graph,
-        types: Types,
-        scope: Scope,
-        steps: Steps,
-        times: int,
-        frame: Frame,
-        initial: frozenset[str],
+        self, graph: Graph, types: Types, scope: Scope, steps: Steps, times: int, frame: Frame, initial: frozenset[str]
     ) -> frozenset[str]:
         """Count what `graph` does, whose values have `types`, where it runs `times` times in this scope.
 
@@ -246,9 +366,6 @@ class _Walk:
             Those of its values that are so too.
         """
         for number, node in enumerate(graph.nodes):
-            if not isinstance(node, Map | Buffer):
-                axes = worked_axes(node, lambda name: types[name].dims)
-                self.operations[node.name, tuple(steps[a].valid for a in axes)] += times
             match node:
                 case Map():
                     frame.enter(number, node)
@@ -258,76 +375,59 @@ class _Walk:
                 case Buffer():
                     if steps:
                         self.local[node.name] = frame.buffer(node)
-                case Load():
-                    size = elements(node.dims, steps) * node.dtype.bytes
-                    self.loaded[node.memory] += times * size
-                    frame.made(number, node, {node.name: size})
-                case Store():
-                    kind = types[node.value]
-                    size = elements(kind.dims, steps) * kind.dtype.bytes
-                    self.stored[node.memory] += times * size
-                    frame.stored(number, node, self.local.get(node.memory), {node.value: size})
                 case _:
-                    self.operator(node, types, steps, times)
-                    frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
+                    axes, counts = _work_of(node, types)
+                    self.operations[node.name, tuple([steps[a].valid for a in axes])] += times
+                    for what, key, dims, each in counts:
+                        getattr(self, what)[key] += times * each * elements(dims, steps)
+                    if self.on_chip:
+                        self.held(number, node, types, steps, frame)
         return initial
 
-    def operator(self, node: BlockNode, types: Types, steps: Steps, times: int) -> None:
-        """Count the work of an operator."""
-        match node:
-            case Pointwise(name, expr, _, dims):
-                self.flops[name] += times * elements(dims, steps) * operations(expr)
-            case Dot(name, left, right, over, dims):
-                work = 2 * times * elements((*dims, over), steps)
-                operand = max(types[left].dtype, types[right].dtype, key=lambda d: d.bytes)
-                self.flops[name] += work
-                self.matrix_flops[operand] += work
-            case _ if copied(node) is None:  # a reduction, or an order
-                for first in operands(node)[:1]:
-                    self.flops[node.name] += times * elements(types[first].dims, steps)
-            case _:
-                pass
+    def held(self, number: int, node: BlockNode, types: Types, steps: Steps, frame: Frame) -> None:
+        """Account in `frame` for the results of an operator, or for what it stores."""
+        if isinstance(node, Store):
+            size = _bytes(types[node.value], steps)
+            frame.stored(number, node, self.local.get(node.memory), {node.value: size})
+        else:
+            frame.made(number, node, {name: _bytes(types[name], steps) for name in results(node)})
 
     def loop(
         self, node: Map, types: Types, scope: Scope, steps: Steps, times: int, initial: frozenset[str]
     ) -> tuple[dict[str, int], frozenset[str]]:
         """Count all iterations of a map; returns the bytes of its results, and which of these no iteration has changed."""
-        state, inside = node.state, scope.inside(node)
-        components = () if state is None else state.components
-        kinds = {c.name: BlockType((), c.dims, c.dtype) for c in components}
-        outer = {f.inner: f.outer for f in node.inputs}
-        resumed = () if state is None else state.resume or ()
-        first = [outer[name] in initial for name in resumed] or [True] * len(components)
-        untouched = frozenset(c.name for c, unchanged in zip(components, first, strict=True) if unchanged)
+        state, loop = node.state, self.loops.get(id(node))
+        if loop is None:
+            loop = self.loops[id(node)] = _Loop.of(node, types, scope)
+        components, inside = loop.components, loop.inside
+        first = [name in initial for name in loop.resumed] or [True] * len(components)
+        untouched = frozenset([c for c, unchanged in zip(components, first, strict=True) if unchanged])
         frame = (LoopFrame if self.on_chip else NoLoopFrame)(
-            self.memory, node, {name: _bytes(kind, steps) for name, kind in kinds.items()}
+            self.memory, node, {name: _bytes(kind, steps) for name, kind in components.items()}
         )
-        body = infer(node.body, body_types(node, types), inside)
         alike = [(count, step) for count, step in classes(node, steps, self.sizes, self.numbered) if count]
         if alike and components and len(untouched) == len(components):
             self.starts[node.name] += times
+        fed = frozenset([inner for inner, outer in loop.fed if outer in initial])
         for count, step in alike:
             here, often = {**steps, node.axis: step}, times * count
             self.runs[node.name] += often
-            if node.place is Place.grid and not _is_grid(node.body):
+            if node.place is Place.grid and not loop.holds_grid:
                 self.iterations += often
             with self.memory.repeated(count):
                 during = frame.body()
-                fed = frozenset(f.inner for f in node.inputs if f.outer in initial)
-                self.graph(node.body, body, inside, here, often, during, fed)
+                self.repeated(node.body, loop.body, inside, here, often, during, fed)
                 after = None
                 if state is not None:
                     after = frame.update(during)
-                    own = infer(state.update, update_types(state, body), inside)
-                    self.graph(state.update, own, inside, here, often, after, untouched)
-                    untouched = frozenset(
-                        c.name for c, out in zip(components, state.update.outputs, strict=True) if out in untouched
-                    )
+                    self.repeated(state.update, loop.update, inside, here, often, after, untouched)
+                    left = zip(components, state.update.outputs, strict=True)
+                    untouched = frozenset([c for c, out in left if out in untouched])
                 frame.end(during, after)
         last, unchanged = None, frozenset[str]()
         if state is not None:
             last = frame.finish()
-            left = self.graph(state.finish, infer(state.finish, kinds, scope), scope, steps, times, last, untouched)
+            left = self.graph(state.finish, loop.finish, scope, steps, times, last, untouched)
             unchanged = frozenset(o.outer for o in node.outputs if isinstance(o, Final) and o.inner in left)
         return frame.results(last), unchanged
 
@@ -374,7 +474,7 @@ def _alike_segments(
 
 def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
     """Count the valid elements of an item."""
-    return prod(scope[a].valid for a in dims)
+    return prod([scope[a].valid for a in dims])
 
 
 def _bytes(kind: BlockType, steps: Steps) -> int:

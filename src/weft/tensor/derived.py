@@ -68,16 +68,15 @@ def about(spaces: Iterable[Space], rules: Sequence[Derived], of: Mapping[Space, 
         of: the same `by_space`.
     """
     own = set(spaces)
-    waiting, near = list(own), set[int]()
+    waiting, near = list(own), dict[int, tuple[Space, ...]]()
     while waiting:
         for number in of.get(waiting.pop(), ()):
             if number not in near:
-                near.add(number)
-                waiting += rules[number].open_spaces
+                near[number] = rules[number].open_spaces
+                waiting += near[number]
     # A space of another part that one rule alone speaks of is not known by another one, nor does another need it.
-    while True:
-        count = Counter(space for number in near for space in rules[number].open_spaces)
-        kept = {n for n in near if all(s in own or count[s] > 1 for s in rules[n].open_spaces)}
-        if len(kept) == len(near):
-            return tuple(rules[number] for number in sorted(kept))
-        near = kept
+    count = Counter(space for spoken_of in near.values() for space in spoken_of)
+    while lone := [n for n, spoken_of in near.items() if any(count[s] == 1 and s not in own for s in spoken_of)]:
+        for number in lone:
+            count.subtract(near.pop(number))
+    return tuple(rules[number] for number in sorted(near))

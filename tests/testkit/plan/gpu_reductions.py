@@ -22,7 +22,7 @@ import weft
 from weft.cost import Cost, Gpu, gpu_model
 from weft.lab.gpu.row import tensors
 from weft.lab.measure import settle
-from weft.plan.targets.triton import schedules as gpu_schedules
+from weft.plan.targets.triton import choices as gpu_choices
 from weft.verify.judge import judge, reference
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -108,9 +108,9 @@ def main(seed: int, names: list[str]) -> None:
     found: dict[str, dict[str, object]] = {}
     with (
         mock.patch.object(gpu_model.Launch, "cost", at_random),
-        mock.patch.object(gpu_schedules, "_SHARED", (4, 16, 32)),
-        mock.patch.object(gpu_schedules, "_ALONG", (0, 2, 4)),
-        mock.patch.object(gpu_schedules, "_segments", return_value=(1, 2, 3)),
+        mock.patch.object(gpu_choices, "_SHARED", (4, 16, 32)),
+        mock.patch.object(gpu_choices, "_ALONG", (0, 2, 4)),
+        mock.patch.object(gpu_choices, "segment_counts", return_value=(1, 2, 3)),
     ):
         for name in names:
             fn, inputs = cases()[name]

@@ -25,7 +25,6 @@ from weft.plan.execute.laws import AfterLaws
 from weft.plan.execute.selections import (
     Prepared,
     all_closely,
-    are_side_by_side,
     form_of,
     keep_for,
     key_parts,
@@ -44,6 +43,7 @@ from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.lying import Lying, dense
 from weft.plan.targets.packed import unplaced
+from weft.run.spread import are_side_by_side
 from weft.target import CPU, Target
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View, part, views

@@ -23,7 +23,7 @@ from weft.plan.targets.kept import keep, parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
-from weft.run.spread import processors, spread, spreading
+from weft.run.spread import are_side_by_side, spread, spreading, workers
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View
 from weft.tensor.passes import Step
@@ -57,11 +57,6 @@ class Prepared:
     steps: tuple[Step, ...]
 
 
-# Children that choose side by side: with fewer the pieces of a graph are chosen one by one, in the order in which they are needed,
-# and compilers have the other processors.
-_FEWEST_WORKERS, _MOST_WORKERS = 3, 15
-# A selection takes a second at most; where a child does not come back, this process chooses by itself.
-_SPREAD_SECONDS = 60.0
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 256
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
@@ -162,7 +157,7 @@ def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple
     tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
     at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
     left = dict(enumerate(settled))
-    with spreading(at_once, _workers(), _SPREAD_SECONDS) as coming:
+    with spreading(at_once) as coming:
         for number in sorted(left.keys() - set(waiting)):
             prepared, selection = left.pop(number)
             yield number, selection if selection.close else _closely(prepared, selection, None)
@@ -230,15 +225,6 @@ def _selected_now(key: _Key, program: TensorProgram, example: Example) -> Select
     return found
 
 
-def are_side_by_side() -> bool:
-    """Tells whether selections are made side by side."""
-    return _workers() >= _FEWEST_WORKERS
-
-
-def _workers() -> int:
-    return min(processors() - 1, _MOST_WORKERS)
-
-
 def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) -> None:
     """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left.
 
@@ -247,9 +233,9 @@ def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) 
     keys = [_key_of(each) for each in regions]
     new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
-    closely = len(new) <= _workers() and not doubtful
+    closely = len(new) <= workers() and not doubtful
     tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
-    for (_, key), found in zip(new, spread(tasks, _workers(), _SPREAD_SECONDS), strict=True):
+    for (_, key), found in zip(new, spread(tasks), strict=True):
         if found is not None:
             selection, close = found
             if isinstance(selection, Selection) and close is not None:

@@ -96,7 +96,8 @@ def part(program: TensorProgram, names: Sequence[str], outputs: Sequence[str]) -
     """
     values = program.values()
     nodes = tuple(node for node in map(values.__getitem__, names) if not isinstance(node, Input))
-    read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in names)
+    own = frozenset(names)
+    read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in own)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
     own = {n.name for n in (*inputs, *nodes)}
     rounded = tuple(each for each in program.rounded if each[0] in own)

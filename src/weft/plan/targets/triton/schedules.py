@@ -33,15 +33,9 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
 
 # The most elements of a row that registers hold as a whole, of one that other loops read again, and of what matmuls sum over.
-_LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
-# Elements of a block of work without matmuls, for each warp: 16 bytes a thread, a few times over.
-_LANES = (1024, 2048, 4096, 8192)
-# Columns and depth of a block of a matrix that one row is multiplied with, and depths of one whose columns are in one block.
-_STRIPS = ((64, 128), (128, 64), (64, 64), (128, 128), (64, 256), (256, 64), (32, 128))
-_DEPTHS = (128, 64, 32)
-# Elements of a block that nested loops share, and the most of them along memory: 32 of 4 bytes are a warp's whole access.
-_SHARED = (4096, 1024, 8192, 2048, 16384)
-_ALONG = (0, 128, 32)
+LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
+# Elements of the smallest block of work without matmuls: a loop that has no more is gone through once.
+SHORT_LANES = 1024
 # Of a kernel that merges segments one by one: elements of a thread block. Of one that merges them together: those of all the
 # parts that it holds at once, and of each warp. More thread blocks than this wait for one another.
 _MERGED, _TOGETHER, _OF_A_WARP, _RESIDENT = 256, 8192, 4096, 1024
@@ -89,7 +83,7 @@ class Blocks:
     @property
     def elements(self) -> int:
         """Returns the product of all sizes: no other blocks of a program with as many segments are smaller in all of them."""
-        return self.rows * self.columns * self.depth * self.few * (self.lanes or _LONGEST_ROW) * max(1, self.tile)
+        return self.rows * self.columns * self.depth * self.few * (self.lanes or LONGEST_ROW) * max(1, self.tile)
 
     def of(self, part: LoopRole) -> int:
         """Returns the elements of a block of a loop of this part."""
@@ -99,7 +93,7 @@ class Blocks:
             LoopRole.depth: self.depth,
             LoopRole.few: self.few,
         }
-        return sizes.get(part, self.lanes or _LONGEST_ROW if part is LoopRole.lanes else 1)
+        return sizes.get(part, self.lanes or LONGEST_ROW if part is LoopRole.lanes else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,7 @@ class Parts:
     Attributes:
         of: by the loop's name.
         matmuls: whether there are block matmuls; `dtype`: the widest of what they multiply.
-        split: the loops that can be cut in segments.
+        split: the loops that can be cut in segments; `whole_parts`: those with a state of which many parts are merged at once.
         nested: there is a nest of other loops than a few rows and the lanes of each, which share the elements of a block.
         pairs: axes of loops that go by the same blocks; `tied`: all of them.
         along: loops in the order in which they lie in memory, as `weft.plan.targets.triton.tiles` has them.
@@ -119,6 +113,7 @@ class Parts:
     matmuls: bool
     dtype: DType
     split: frozenset[str]
+    whole_parts: frozenset[str]
     nested: bool
     pairs: tuple[tuple[Axis, Axis], ...]
     along: Mapping[str, int]
@@ -166,13 +161,15 @@ def parts(program: BlockProgram, sizes: Mapping[str, int], innermost: Mapping[st
         m.name
         for m in maps(program.graph)
         if found[m.name] is LoopRole.whole
-        or (found[m.name] is LoopRole.lanes and m.axis.space.size(sizes) <= _LANES[0])
+        or (found[m.name] is LoopRole.lanes and m.axis.space.size(sizes) <= SHORT_LANES)
     }
     split = frozenset(n.name for n in _apart(program.graph, once, sizes) if found[n.name] is not LoopRole.whole)
     multiplied = any(p.rows is not None and p.columns is not None for p in matmuls)
     along = along_memory(program, sizes, innermost)
     nested = not matmuls and any(_is_nested(found, along, nest) for nest in nests(program.graph))
-    return Parts(found, multiplied, dtype, split, nested, pairs, along)
+    states = ((m.name, m.state, m.axis) for m in maps(program.graph) if found[m.name] is not LoopRole.whole)
+    together = frozenset(name for name, state, axis in states if state is not None and merging_together(state, axis))
+    return Parts(found, multiplied, dtype, split, together, nested, pairs, along)
 
 
 def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Sequence[str]) -> bool:
@@ -370,7 +367,7 @@ def _merging(
         return wanted
     elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
     together = min(power_of_two(count), _TOGETHER // elements)
-    moving = all(n.state is None or merging_together(n.state, n.axis) is not None for n in cut)
+    moving = all(n.name in known.whole_parts for n in cut)
     if programs > _RESIDENT or together < 2 or not moving or all(s.shown or s.monoids is not None for s in states):
         own = max(1, _MERGED // elements)
         return replace(wanted, merging=_rows_of(wanted, rows, own))
@@ -393,76 +390,9 @@ def _rows_of(wanted: Schedule, rows: Set[str], most: int) -> tuple[tuple[str, in
     )
 
 
-def choices(known: Parts, program: BlockProgram, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[Blocks]:
-    """Yields sizes worth considering, each once; the first ones are good for most programs."""
-    longest: dict[LoopRole, list[int]] = {part: [] for part in LoopRole}
-    for node in maps(program.graph):
-        longest[known.of[node.name]].append(node.axis.space.size(sizes))
-    present = {part: max(lengths) for part, lengths in longest.items() if lengths}
-    seen: set[Blocks] = set()
-    ways = _matmuls(present, known) if known.matmuls else _shared() if known.nested else _lanes(present)
-    for blocks in ways:
-        for segments in _segments(known, program, blocks, sizes, gpu):
-            made = replace(blocks, segments=segments)
-            if made not in seen:
-                seen.add(made)
-                yield made
-
-
-def _shared() -> Iterator[Blocks]:
-    """Yields blocks that the loops of a nest share, of any shape: where one loop is short, the next one around it has the rest."""
-    for elements in _SHARED:
-        for along in _ALONG:
-            yield from (Blocks(tile=elements, along=along, across=across) for across in (False, True))
-
-
-def _matmuls(present: Mapping[LoopRole, int], known: Parts) -> Iterator[Blocks]:
-    def upto(part: LoopRole, *wanted: int) -> tuple[int, ...]:
-        """Keeps those of the wanted sizes that are no longer than the loop, and the least that is."""
-        most = max(GRANULARITY.matmul, power_of_two(present.get(part, 1)))
-        return tuple(dict.fromkeys(min(w, most) for w in wanted)) if part in present else wanted[:1]
-
-    narrow = known.dtype in (DType.float32, DType.float64)
-    deep = (32, 16, 64) if narrow else (64, 128, 32)
-    for rows in upto(LoopRole.rows, 64, 128, 32, 16):
-        for columns in upto(LoopRole.columns, 64, 128, 32, 256):
-            for depth in upto(LoopRole.depth, *deep):
-                yield Blocks(rows, columns, depth)
-
-
-def _lanes(present: Mapping[LoopRole, int]) -> Iterator[Blocks]:
-    lanes = present.get(LoopRole.lanes, 1)
-    wanted = [0, *(n for n in _LANES if n < lanes)] if lanes <= _LONGEST_ROW else list(_LANES)
-    for each in wanted:
-        row = min(each or _LONGEST_ROW, power_of_two(lanes))
-        for few in (1, 2, 4, 8, 16, 32, 64, 128):
-            if few == 1 or (few <= power_of_two(present.get(LoopRole.few, 1)) and few * row <= _LANES[-1]):
-                for columns, depth in _strips(present, few):
-                    yield Blocks(columns=columns, few=few, lanes=each, depth=depth)
-
-
-def _strips(present: Mapping[LoopRole, int], few: int) -> tuple[tuple[int, int], ...]:
-    """Returns columns and depths of blocks of matrices that so `few` rows are multiplied with, without block matmuls."""
-    if few > 1 or LoopRole.depth not in present:
-        return ((64, min(128, max(16, 4096 // few))),)
-    return _STRIPS if LoopRole.columns in present else tuple((64, depth) for depth in _DEPTHS)
-
-
-def launches(known: Parts, blocks: Blocks) -> Iterator[Blocks]:
-    """Yields `blocks` with the warps and stages worth trying, the likeliest first."""
-    if known.matmuls:
-        area = blocks.rows * blocks.columns
-        warps = (4,) if area <= 64 * 64 else (8, 4) if area >= 128 * 128 else (4, 8)
-        for count in warps:
-            yield from (replace(blocks, warps=count, stages=s) for s in (4, 3, 6, 2, 8, 1))
-        return
-    elements = blocks.tile or blocks.few * (blocks.lanes or _LANES[-1])
-    strips = LoopRole.depth in known.of.values()
-    for count in (4, 8, 2, 1) if strips else (4, 8, 2) if elements <= 4096 else (8, 16, 4, 2):
-        yield from (replace(blocks, warps=count, stages=s) for s in ((3, 1, 5) if strips else (1, 3, 5)))
-
-
-def _segments(known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu) -> Iterator[int]:
+def segment_counts(
+    known: Parts, program: BlockProgram, blocks: Blocks, sizes: Mapping[str, int], gpu: Gpu
+) -> Iterator[int]:
     """Yields 1, and where the grid leaves multiprocessors idle, numbers of segments for two thread blocks on each, or eight."""
     yield 1
     cut = _cut(program, known, blocks, sizes)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 from weft.block.program import BlockProgram
@@ -17,7 +17,9 @@ from weft.errors import ScheduleError, UnsupportedError
 from weft.masks import Sparsity, with_full_blocks
 from weft.plan.targets.base import Toolchain
 from weft.plan.targets.candidates import Way
-from weft.plan.targets.triton.schedules import Blocks, Parts, choices, launches, parts, schedule
+from weft.plan.targets.triton.choices import choices, launches
+from weft.plan.targets.triton.schedules import Blocks, Parts, parts, schedule
+from weft.run.spread import are_side_by_side, spread
 from weft.schedule import Placing, Schedule
 from weft.tensor.axes import Axis
 
@@ -26,6 +28,8 @@ _PROBED, _CLOSELY = 12, 96
 # A program whose smallest blocks take this many times what the GPU has is not looked at further: no larger ones fit. Twice, since
 # an operand that every warp's rows have to themselves stays in registers, and so takes less shared memory where rows are more.
 _HOPELESS = 2.0
+# So many blocks are looked at by a child at once: what they have in common is worked out once.
+_APIECE = 8
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
 
@@ -69,6 +73,7 @@ class GpuWays:
     innermost: Mapping[str, int | None]
     chain: Toolchain
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
+    _schedules: dict[Blocks, Schedule] = field(default_factory=dict[Blocks, Schedule])
     _made: dict[Blocks, _Placed | str] = field(default_factory=dict[Blocks, "_Placed | str"])
     _refused: dict[_Form, UnsupportedError | None] = field(default_factory=dict["_Form", "UnsupportedError | None"])
 
@@ -104,28 +109,48 @@ class GpuWays:
         return self._way(schedule, _Placed(applied, launches_of(applied, self.sizes, self.innermost, self.masks)))
 
     def _best(self, count: int, launched: int | None) -> list[Way]:
-        known, chip = self._known, gpu(self.chain.target)
+        known = self._known
+        every = list(_spread(self._different, min(count, _NESTS) if known.nested else count))
         found: list[Way] = []
         refused: str | None = None
-        for blocks in _spread(self._different, min(count, _NESTS) if known.nested else count):
-            applied = self._placed(known, blocks)
-            if isinstance(applied, str):
-                refused = refused or applied
-                continue
-            own: list[Way] = []
-            pipelines = any(launch.pipelines(chip) for launch in applied.launches)
-            for each in launches(known, blocks):
-                if each.stages > 1 and not pipelines:
-                    continue
-                wanted = schedule(self.fused, known, each, self.sizes)
-                unfit = applied.unfit(chip, wanted)
-                refused = refused or unfit
-                if unfit is None:
-                    own.append(self._way(wanted, applied))
-            found += sorted(own, key=lambda w: w.cost.predicted_seconds)[:launched]
+        for ways, reason in self._side_by_side(every, launched):
+            found += ways
+            refused = refused or reason
         if not found:
             raise UnsupportedError(refused or "no schedule fits this GPU")
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
+
+    def _side_by_side(self, every: Sequence[Blocks], launched: int | None) -> Iterator[tuple[list[Way], str | None]]:
+        """Yields the ways of each of these blocks, and why others are none; made by children where processors are free."""
+        parts = [every[n : n + _APIECE] for n in range(0, len(every), _APIECE)]
+        new = sum(replace(blocks, warps=4, stages=1) not in self._made for blocks in every)
+        given = [None] * len(parts)
+        if new > 2 * _APIECE and are_side_by_side():
+            given = spread([partial(self._ways_of, part, launched) for part in parts])
+        for part, ways in zip(parts, given, strict=True):
+            yield from ways or self._ways_of(part, launched)
+
+    def _ways_of(self, several: Sequence[Blocks], launched: int | None) -> list[tuple[list[Way], str | None]]:
+        return [self._ways(blocks, launched) for blocks in several]
+
+    def _ways(self, blocks: Blocks, launched: int | None) -> tuple[list[Way], str | None]:
+        """Returns the fastest ways of some blocks, so many, and the first reason why there are no others; None where all are."""
+        known, chip = self._known, gpu(self.chain.target)
+        applied = self._placed(known, blocks)
+        if isinstance(applied, str):
+            return [], applied
+        found: list[Way] = []
+        refused: str | None = None
+        plain, pipelines = self._schedule(known, blocks), any(launch.pipelines(chip) for launch in applied.launches)
+        for each in launches(known, blocks):
+            if each.stages > 1 and not pipelines:
+                continue
+            wanted = replace(plain, warps=each.warps, stages=each.stages)
+            unfit = applied.unfit(chip, wanted)
+            refused = refused or unfit
+            if unfit is None:
+                found.append(self._way(wanted, applied))
+        return sorted(found, key=lambda w: w.cost.predicted_seconds)[:launched], refused
 
     @cached_property
     def _known(self) -> Parts:
@@ -139,10 +164,18 @@ class GpuWays:
         placed = self._placed(known, least)
         if isinstance(placed, str):
             return
-        alone = [replace(each, stages=1) for each in launches(known, least)]
-        wanted = [schedule(self.fused, known, each, self.sizes) for each in dict.fromkeys(alone)]
+        plain, warps = self._schedule(known, least), dict.fromkeys(each.warps for each in launches(known, least))
+        wanted = [replace(plain, warps=each) for each in warps]
         if min(placed.excess(chip, each) for each in wanted) > _HOPELESS:
             raise UnsupportedError(placed.unfit(chip, wanted[0]) or "no schedule fits this GPU")
+
+    def _schedule(self, known: Parts, blocks: Blocks) -> Schedule:
+        """Returns the schedule of `blocks` with four warps and one stage: nothing else in it depends on these."""
+        plain = replace(blocks, warps=4, stages=1)
+        found = self._schedules.get(plain)
+        if found is None:
+            found = self._schedules[plain] = schedule(self.fused, known, plain, self.sizes)
+        return found
 
     def _placed(self, known: Parts, blocks: Blocks) -> _Placed | str:
         """Gives the program places by `blocks`, once for all warps and stages; or says why it has none."""
@@ -162,14 +195,14 @@ class GpuWays:
         self._demand_hope(self._known, every, chip)
         found: dict[Schedule, Blocks] = {}
         for blocks in every:
-            wanted = schedule(self.fused, self._known, replace(blocks, warps=4, stages=1), self.sizes)
+            wanted = self._schedule(self._known, blocks)
             found[wanted] = min(found.get(wanted, blocks), blocks, key=lambda b: b.lanes or math.inf)
         return tuple(found.values())
 
     def _applied(self, known: Parts, blocks: Blocks) -> _Placed | str:
         """Gives the program places, or says why it has none, or why no kernel can be made of it."""
         try:
-            wanted = schedule(self.fused, known, blocks, self.sizes)
+            wanted = self._schedule(known, blocks)
             applied = self._placing.apply(wanted)
             self._demand_legal(applied, wanted)
         except (ScheduleError, UnsupportedError) as error:
