@@ -73,8 +73,9 @@ def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[s
     found: list[tuple[str, DType]] = []
     for node in after.nodes:
         (only, *more) = types.get(node.name, {None})
-        narrower = only is not None and only.bytes < node.dtype.bytes
-        if isinstance(node, Elementwise | Contraction) and narrower and not more and (node.name, only) not in kept:
+        if more or only is None or only.bytes >= node.dtype.bytes or (node.name, only) in kept:
+            continue
+        if isinstance(node, Elementwise | Contraction):
             found.append((node.name, only))
     return tuple(found)
 
