@@ -62,7 +62,10 @@ def drop_precision_casts(program: TensorProgram) -> TensorProgram:
 
 
 def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[str, DType], ...]:
-    """Return the values of `after`, each with the type of the casts through which alone `before` read them, and which are gone."""
+    """Return the values of `after`, each with the type of the casts through which alone `before` read them, and which are gone.
+
+    Results of `after` are not among them: they are written as they are whatever else reads them.
+    """
     types: dict[str, set[DType | None]] = {name: {None} for name in before.outputs}
     values = before.values()
     for node in before.nodes:
@@ -75,7 +78,7 @@ def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[s
         (only, *more) = types.get(node.name, {None})
         if more or only is None or only.bytes >= node.dtype.bytes or (node.name, only) in kept:
             continue
-        if isinstance(node, Elementwise | Contraction):
+        if isinstance(node, Elementwise | Contraction) and node.name not in after.outputs:
             found.append((node.name, only))
     return tuple(found)
 

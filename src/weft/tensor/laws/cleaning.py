@@ -99,7 +99,7 @@ def part(program: TensorProgram, names: Sequence[str], outputs: Sequence[str]) -
     own = frozenset(names)
     read = dict.fromkeys(v for n in nodes for v in uses(n) if v not in own)
     inputs = tuple(Input(v, values[v].axes, values[v].dtype) for v in read)
-    own = {n.name for n in (*inputs, *nodes)}
-    rounded = tuple(each for each in program.rounded if each[0] in own)
+    shared = {*read, *outputs}
+    rounded = tuple(each for each in program.rounded if each[0] in shared)
     found = TensorProgram(inputs, nodes, tuple(outputs), rounded=rounded)
     return replace(found, derived=about(found.spaces(), program.derived, program.rules_by_space))
