@@ -41,6 +41,7 @@ class Cost:
         predicted_seconds: for this schedule.
         device_read, device_written: bytes between a GPU's memory and its second-level cache, which is empty before
             (`weft.cost.gpu_bytes`); 0 where they were not asked for, and on a CPU.
+        thread_blocks: of the launch with most of them; 0 on a CPU.
     """
 
     bytes_read: int
@@ -51,6 +52,7 @@ class Cost:
     predicted_seconds: float
     device_read: int = 0
     device_written: int = 0
+    thread_blocks: int = 0
 
     def __str__(self) -> str:
         return (
@@ -95,6 +97,7 @@ def total(costs: Iterable[Cost]) -> Cost:
         sum(c.predicted_seconds for c in costs),
         sum(c.device_read for c in costs),
         sum(c.device_written for c in costs),
+        max((c.thread_blocks for c in costs), default=0),
     )
 
 

@@ -215,6 +215,7 @@ class Launch:
             chip.launch_seconds + bounds.seconds,
             device_read=moved.read,
             device_written=moved.written,
+            thread_blocks=self.work.thread_blocks,
         )
 
     def asked(self, chip: Gpu) -> _Asked:

@@ -49,7 +49,7 @@ class SearchSize:
 # By the option `effort`, and whether there are matmuls: without them the model is right about most of it
 # (docs/measurements/gpu-model.md).
 SEARCHES = {
-    ("quick", True): SearchSize(5, 2, 5, 8),
+    ("quick", True): SearchSize(7, 1, 5, 10),
     ("quick", False): SearchSize(2, 1, 1, 2),
     ("full", True): SearchSize(64, 8, 5, math.inf),
     ("full", False): SearchSize(64, 8, 5, math.inf),
@@ -59,6 +59,9 @@ SEARCHES = {
 _JUDGED = 4
 # Candidates that are predicted to take at most so much longer than the first are as good; fewer binaries leave room for others.
 AS_GOOD = 1.05
+# Candidates that are predicted to take at most so many times as long are compared first, one for each number of thread blocks: what
+# the model gets wrong of small blocks, it gets wrong of all of them (docs/measurements/gpu.md, regret).
+_DOUBTED = 2.0
 
 
 def tuned(
@@ -247,17 +250,22 @@ def _first_right(ranked: Iterable[Candidate], refused: Refused) -> tuple[Candida
 
 
 def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Returns the likeliest candidate for each program with places, so many at most; of those that are as good as the first, those
-    with the fewest launches come first.
+    """Returns the likeliest candidate for each program with places, so many at most.
+
+    Of those that are as good as the first, those with the fewest launches come first. The likeliest for each number of thread
+    blocks comes before others with as many.
     """
-    firsts: list[Candidate] = []
-    most_seconds = AS_GOOD * tried[0].cost.predicted_seconds
-    as_good = [each for each in tried if each.cost.predicted_seconds <= most_seconds]
+    first = tried[0].cost.predicted_seconds
+    as_good = [each for each in tried if each.cost.predicted_seconds <= AS_GOOD * first]
     as_good.sort(key=lambda each: len(kernels(each.applied)))
-    for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > most_seconds)):
-        if len(firsts) < most and all(each.applied is not first.applied for first in firsts):
-            firsts.append(each)
-    return tuple(firsts)
+    programs: dict[int, Candidate] = {}
+    for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > AS_GOOD * first)):
+        programs.setdefault(id(each.applied), each)
+    likeliest: dict[int, Candidate] = {}
+    for each in programs.values():
+        if each.cost.predicted_seconds <= _DOUBTED * first:
+            likeliest.setdefault(each.cost.thread_blocks, each)
+    return tuple(dict.fromkeys([*likeliest.values(), *programs.values()]))[:most]
 
 
 class Tuning:
