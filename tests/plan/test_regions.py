@@ -123,7 +123,7 @@ def test_selections_side_by_side_are_those_one_by_one(target, selections, monkey
             return [k.source for k in weft.optimize(chained, given, target).kernels], len(selections)
 
     one_by_one, here = sources(tmp_path / "one by one")
-    monkeypatch.setattr(module, "processors", lambda: 4)
+    monkeypatch.setattr("weft.run.spread.processors", lambda: 4)
     found, left = sources(tmp_path / "side by side")
     assert found == one_by_one
     assert left == 0 < here
@@ -139,7 +139,7 @@ def test_a_defect_in_a_child_is_noted_here(monkeypatch, tmp_path):
         raise ArithmeticError("planted")
 
     another_process()
-    monkeypatch.setattr(module, "processors", lambda: 4)
+    monkeypatch.setattr("weft.run.spread.processors", lambda: 4)
     monkeypatch.setattr("weft.plan.choose.select.snapshots", failing)
     given = [torch.randn(s) for s in ((70, 24), (24, 40), (40, 16))]
     with (
