@@ -112,6 +112,26 @@ def test_what_kernels_read_of_convolutions_and_make_for_them_lies_so() -> None:
     assert channels == {_space_of_bias(captured)}
 
 
+def test_a_copy_for_merged_dimensions_lies_as_what_it_copies() -> None:
+    """Halves of keys are joined, heads share them, and they are transposed: positions do not become innermost for that."""
+
+    def function(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        k = k.view(2, 5, 3, 8).transpose(1, 2)
+        k = k * 2 + torch.cat((-k[..., 4:], k[..., :4]), -1)
+        k = k[:, :, None].expand(2, 3, 4, 5, 8).reshape(2, 12, 5, 8)
+        return q @ k.transpose(-1, -2)
+
+    given = torch.randn(2, 12, 7, 8), torch.randn(2, 5, 24)
+    program = weft.optimize(function, given)
+    captured = dict(program.explain().sections)["captured program"]
+    positions = re.search(r"k: float32\[\w+:\w+, \w+:(\w+), ", captured)
+    copies = re.findall(r"float32\[([^\]]+)\] = \w+\[[^\]]*\]$", captured, re.MULTILINE)
+    assert positions is not None
+    assert copies
+    assert positions[1] not in {axes.split(", ")[-1].split(":")[1] for axes in copies}, captured
+    torch.testing.assert_close(program(*given), function(*given))
+
+
 def _space_of_bias(captured: str) -> str:
     """Give the space of the channels, which the norm's weight has alone."""
     found = re.search(r"norm_weight: float32\[\w+:(\w+)\]", captured)

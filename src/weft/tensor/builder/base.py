@@ -208,17 +208,22 @@ class Base(Merges):
         return replace(made, dims=ref.dims)
 
     def side_by_side(self, ref: Ref) -> Ref:
-        """Return a copy of the tensor in which axes that are merged lie side by side, else in the order in which it lies."""
-        turned = self._turned.get(ref.value)
-        if turned is None:
-            return self.dense(ref)
-        places = {axis: place for place, axis in enumerate(turned)}
-        atoms = [self._atoms((axis,)) for axis in present(ref.dims)]
-        atoms.sort(key=lambda parts: min((places[a] for a in parts if a in places), default=-1))
-        axes = tuple(a for parts in atoms for a in parts)
+        """Return a copy of the tensor in which axes that are merged lie side by side, else in the order in which it lies.
+
+        A dimension that the value does not have, since it is expanded, lies within the one before it.
+        """
+        lies = self._turned.get(ref.value, self._own[ref.value])
+        places, before = {axis: place for place, axis in enumerate(lies)}, -1
+        atoms: list[tuple[int, tuple[Axis, ...]]] = []
+        for axis in present(ref.dims):
+            parts = self._atoms((axis,))
+            before = min((places[a] for a in parts if a in places), default=before)
+            atoms.append((before, parts))
+        axes = tuple(a for _, parts in sorted(atoms, key=lambda each: each[0]) for a in parts)
         use = Use(ref.value, self._own[ref.value])
         made = self._add(Elementwise(self._name(), axes, ref.dtype, Arg(0), (use,)))
-        self._turned[made.value] = axes
+        if ref.value in self._turned or axes != self._atoms(ref.dims):
+            self._turned[made.value] = axes
         return replace(made, dims=ref.dims)
 
     def order(self, ref: Ref) -> tuple[int, ...] | None:
