@@ -21,6 +21,7 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kern
 from weft.target import CPU, Target
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
+from weft.tensor.program import Elementwise, Input, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as scalar
 
@@ -169,6 +170,27 @@ def test_memory_bounds_what_reads_much() -> None:
     (cost,) = estimate_gpu(linear(16, 64, 128), sizes, H200, Schedule((), warps=4, stages=4))
     assert cost.predicted_seconds > cost.unique_bytes / gpu(H200).dram
     assert cost.floor_seconds == pytest.approx(cost.unique_bytes / gpu(H200).dram)
+
+
+def test_what_is_stored_with_few_neighbours_moves_whole_sectors() -> None:
+    """The result is transposed: of a block one element wide, each element is 2 bytes of a sector of 32, and a store of its own."""
+    x = Input("x", tuple(axes("m", "k")), DType.bfloat16)
+    m, k = x.axes
+    turned = Elementwise("y", (k, m), DType.bfloat16, scalar("mul", Arg(0), Lit(2.0)), (Use("x", (m, k)),))
+    program = fused(TensorProgram((x,), (turned,), ("y",)))
+    sizes = {"M": 4096, "K": 4096}
+
+    def taken(rows: int, columns: int) -> float:
+        blocks = {"M": rows, "K": columns}
+        levels = (
+            (loop.name, LoopSchedule((Level(LevelPlace.grid, blocks[loop.axis.space.name]),)))
+            for loop in maps(program.graph)
+        )
+        applied = apply(program, Schedule(tuple(levels)), GRANULARITY)
+        return seconds(applied, sizes, stages=1)
+
+    sectors = 4096 * 4096 * 32 / gpu(H200).cache
+    assert taken(1, 1024) > sectors > 2 * taken(32, 64)
 
 
 def test_an_operation_on_rows_is_done_once_for_each_row() -> None:

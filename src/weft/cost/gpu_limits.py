@@ -213,7 +213,7 @@ def _arriving(matmul: Matmul, gpu: Gpu, warps: int) -> int:
 
 def _stored(region: LoopWork, gpu: Gpu, warps: int) -> int:
     """Counts the bytes that a block passes through on its way to memory, in pieces."""
-    return max((min(lanes * t.bytes, _PIECE_BYTES * warps * gpu.warp) for lanes, t in region.stores), default=0)
+    return max((min(each.bytes, _PIECE_BYTES * warps * gpu.warp) for each in region.stores), default=0)
 
 
 def _passed(matmul: Matmul, gpu: Gpu, warps: int) -> int:

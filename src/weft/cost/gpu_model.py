@@ -163,7 +163,8 @@ class _Asked:
         vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops
         asked, shares = moved_bytes(work, counted)
         spread = {load.name: load.spread for region in work.body.all() for load in region.loads}
-        cache = sum(size * spread[name] for name, size in asked.items()) / chip.cache
+        scattered = work.thread_blocks * sum(region.runs * _scattered(region) for region in work.body.all())
+        cache = (sum(size * spread[name] for name, size in asked.items()) + scattered) / chip.cache
         read = sum(size for name, size in counted.loaded.items() if name in counted.shared)
         return _Asked(sum(asked.values()), read, first_bytes(counted), shares, flops, max(matmuls, vectors), cache)
 
@@ -288,6 +289,13 @@ def _bounded(launch: Launch, chip: Gpu, warps: int, stages: int) -> tuple[_Model
     return model, bounds, moved
 
 
+def _scattered(region: LoopWork) -> float:
+    """Count the bytes that stores move beyond those that they write, in one run of `region`: nobody waits for them, but whole
+    sectors keep the way to the cache busy.
+    """
+    return sum(each.bytes * (each.spread - 1) for each in region.stores)
+
+
 def _together(*bounds: float) -> float:
     """Return what takes as long as several bounds that overlap, the more the further they are apart."""
     return sum(bound**_OVERLAP for bound in bounds) ** (1 / _OVERLAP)
@@ -389,11 +397,12 @@ class _Model:
         issued, special = self.issued(region)
         issued += self.copies(region) + _REDUCTION_SLOTS * len(region.reductions)
         warps = self.warps * chip.warp / chip.lanes
+        loaded = sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads)
         return _Use(
             sum(cycles for cycles, unit in matmuls if unit is not Unit.vector),
             warps * issued + vectors,
             warps * special,
-            sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads) / chip.cache_width,
+            (loaded + _scattered(region)) / chip.cache_width,
             sum(map(self.exchanged, region.reductions)),
         )
 
@@ -468,7 +477,7 @@ class _Model:
         loads = sum(
             accesses(load, threads) * (1 + (_READ_AGAIN * 16 / load.width if ahead else 0.0)) for load in region.loads
         )
-        stores = sum(max(1, lanes * dtype.bytes // (16 * threads)) for lanes, dtype in region.stores)
+        stores = sum(max(1, each.bytes // (each.width * threads)) for each in region.stores)
         return _ACCESS_CYCLES * (loads + stores)
 
     def matmul(self, matmul: Matmul) -> float:

@@ -43,6 +43,28 @@ class LoadedItem:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredItem:
+    """A block that is stored.
+
+    Attributes:
+        elements: lanes, padding included.
+        dtype: of an element.
+        spread: bytes that memory moves for each one of it, as of `LoadedItem`; 1 for what stays in shared memory.
+        width: bytes that a thread stores at once.
+    """
+
+    elements: int
+    dtype: DType
+    spread: float = 1.0
+    width: int = 16
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the block, padding included."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Matmul:
     """A matmul of blocks: lanes of its rows, columns and depth; what its operands are multiplied as.
 
@@ -89,7 +111,7 @@ class LoopWork:
         runs: how often one thread block runs it, on average; entries: how often it gets to the loop.
         vectors: (lanes, cycles for each) of the elementwise work.
         reductions: those of blocks.
-        stores: (lanes, element type) of blocks that are stored.
+        stores: blocks that are stored.
         inner: loops inside.
         held: the most bytes of registers that blocks take in it at once; across: of these, what is there before and after all its
             iterations, and is neither read nor changed in them.
@@ -107,7 +129,7 @@ class LoopWork:
     matmuls: list[Matmul] = field(default_factory=list[Matmul])
     vectors: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     reductions: list[BlockReduction] = field(default_factory=list[BlockReduction])
-    stores: list[tuple[int, DType]] = field(default_factory=list[tuple[int, DType]])
+    stores: list[StoredItem] = field(default_factory=list[StoredItem])
     inner: list[LoopWork] = field(default_factory=list["LoopWork"])
     held: int = 0
     across: int = 0

@@ -35,7 +35,7 @@ from weft.block.room import room_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import copied, every, operands, results
 from weft.cost.gpu_cycles import CONVERT, SELECT, cycles_of
-from weft.cost.gpu_regions import BlockReduction, LoadedItem, LoopWork, Matmul, ThreadBlockWork
+from weft.cost.gpu_regions import BlockReduction, LoadedItem, LoopWork, Matmul, StoredItem, ThreadBlockWork
 from weft.cost.guarded import ALL_BUSY, GuardedShare
 from weft.cost.load_places import blocks_of, decided_by, moving, part_of
 from weft.cost.traffic import Traffic
@@ -148,7 +148,7 @@ class _Walk:
                 case Store():
                     item = values[node.value]
                     if item.dims:
-                        region.stores.append((self.lanes_of(item.dims, lanes), item.dtype))
+                        region.stores.append(self.stored(node, item, types[node.memory], lanes))
                     sizes = {node.value: _held(item) if item.raw else self.registers(types[node.value], lanes)}
                     frame.stored(number, node, self.local.get(node.memory), sizes)
                 case _:
@@ -159,6 +159,14 @@ class _Walk:
                     for name in results(node):
                         values.setdefault(name, _Value(name, types[name].dims, types[name].dtype))
         return values
+
+    def stored(self, node: Store, item: _Value, memory: BlockType, lanes: _Lanes) -> StoredItem:
+        """Describe a block that is stored: memory is row-major, so that elements along its last axis lie side by side."""
+        count = self.lanes_of(item.dims, lanes)
+        if node.memory in self.local or not memory.lists:
+            return StoredItem(count, item.dtype)
+        beside = prod(lanes[a] for a in node.at[-1].axes if a in item.dims) * item.dtype.bytes
+        return StoredItem(count, item.dtype, max(1.0, _SECTOR_BYTES / beside), min(_ACCESS_BYTES, beside))
 
     def registers(self, kind: BlockType, lanes: _Lanes) -> int:
         """Count the bytes of registers that a computed item takes, all threads together."""
