@@ -198,6 +198,26 @@ def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     np.testing.assert_allclose(np.asarray(rows), exact, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("shapes", [((3, 40), (40, 5)), ((2, 3, 17), (17, 5)), ((3, 33), (4, 2, 33, 5)), ((3, 0), (0, 5))])
+@pytest.mark.parametrize("sums", [1, 1 << 20])
+def test_a_few_terms_are_added_at_a_time_whatever_the_shapes(shapes, sums, monkeypatch):
+    monkeypatch.setattr("weft.verify.torch_array._SUMS", sums)
+    rng = np.random.default_rng(0)
+    one, two = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    wanted = np.zeros(np.matmul(one, two).shape, np.float32)
+    for begin in range(0, one.shape[-1], 16):
+        left, right = one[..., begin : begin + 16], two[..., begin : begin + 16, :]
+        wanted += (left.astype(np.float64) @ right.astype(np.float64)).astype(np.float32)
+    same(np.matmul(held(one), held(two)), wanted, 1)
+
+
+def test_numbers_are_of_their_own_type_and_sign():
+    values = held(np.array([1.0, -1.0]))
+    for number in (0.0, -0.0, 0, np.nan, np.inf, True, 0.0):
+        same(np.copysign(values, number), np.copysign(np.asarray(values), number))
+        same(np.where(held(BOOLS), values, number), np.where(BOOLS, np.asarray(values), number))
+
+
 def results(case):
     """Yields all that the judge asks of a case, by name."""
     for name in ("exact", "eager", "unmasked", "of_poles", "flushed", "accidental", "rounded_alike"):

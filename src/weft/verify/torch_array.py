@@ -26,6 +26,8 @@ _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
 # So many terms of a float32 product are added up before they are rounded, as units for products do it; then one such sum after
 # another. PyTorch's own product depends on switches of the user's (TF32, autocast), one in float64 on none.
 _TERMS = 16
+# Elements of sums of so few terms that are made at once: some hundred MiB.
+_SUMS = 1 << 24
 
 Call = Callable[..., torch.Tensor]
 _torch: Any = torch  # of some of its functions the types are not known
@@ -133,6 +135,10 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         if kind is torch.float16 and self.tensor.dtype is torch.float64:
             return TorchArray(_to_half(self.tensor))
         return TorchArray(self.tensor.to(kind))
+
+    def in_bfloat16(self) -> TorchArray:
+        """Rounds to bfloat16 by way of float32, as PyTorch does; the result is carried in float64."""
+        return TorchArray(self.tensor.float().to(torch.bfloat16).double())
 
     def view(self, dtype: Any) -> TorchArray:
         """Reads the bits as those of another type of the same width."""
@@ -288,6 +294,11 @@ def _of_floats(function: Call) -> Call:
     return checked
 
 
+def _isfinite(v: torch.Tensor) -> torch.Tensor:
+    """Tells what PyTorch's own function tells, in two launches in place of four."""
+    return _torch.lt(v.abs(), math.inf) if v.is_floating_point() else torch.isfinite(v)
+
+
 def _sign(v: torch.Tensor) -> torch.Tensor:
     """Keeps NaN, as numpy does and PyTorch does not."""
     return torch.where(v.isnan(), v, torch.sign(v)) if v.is_floating_point() else torch.sign(v)
@@ -301,7 +312,8 @@ _CALLS: dict[str, Call] = {
     **{name: getattr(torch, name) for name in ("logical_and", "logical_or", "logical_not", "logical_xor")},
     **{name: getattr(torch, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
     "right_shift": _of_numbers(torch.bitwise_right_shift),
-    **{name: getattr(torch, name) for name in ("isnan", "isinf", "isfinite", "signbit")},
+    **{name: getattr(torch, name) for name in ("isnan", "isinf", "signbit")},
+    "isfinite": _isfinite,
     "equal": torch.eq,
     "divide": _of_floats(torch.true_divide),
     "invert": torch.bitwise_not,
@@ -321,7 +333,23 @@ def _operand(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tenso
         return _moved(value, device).to(kind)
     # Beside the elements: with a number of the host's PyTorch multiplies by its reciprocal, and takes other ways to a power.
     number: Any = cast("Any", value).item() if isinstance(value, np.ndarray | np.generic) else value
-    return torch.full((), number, dtype=kind, device=device)
+    return _number(number, kind, device)
+
+
+def _number(number: complex, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Returns a tensor of no dimensions, made once for all that ask for it: nothing here writes to an operand."""
+    key = repr(number), kind, device  # -0.0 is another one than 0.0, and NaN the same as NaN
+    found = _numbers.get(key)
+    if found is None:
+        if len(_numbers) >= _MOST_NUMBERS:
+            _numbers.clear()
+        found = _numbers[key] = torch.full((), number, dtype=kind, device=device)
+    return found
+
+
+_numbers: dict[tuple[str, torch.dtype, torch.device], torch.Tensor] = {}
+# So many numbers are kept: on a GPU each takes half a kilobyte.
+_MOST_NUMBERS = 512
 
 
 def _operands(inputs: Sequence[Any], device: torch.device, dtype: object = None) -> list[torch.Tensor] | None:
@@ -354,12 +382,31 @@ def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return NotImplemented
     if left.dtype is torch.float64:
         return torch.matmul(left, right)
-    left, right = left.double(), right.double()
-    parts = zip(torch.split(left, _TERMS, -1), torch.split(right, _TERMS, -2), strict=True)
     total = torch.zeros((), dtype=torch.float32, device=left.device)
-    for one, two in parts:
-        total = total + torch.matmul(one, two).float()
+    for sums in _of_terms(left, right):
+        for each in sums.unbind(0):
+            total = total + each
     return total
+
+
+def _of_terms(left: torch.Tensor, right: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Multiplies `_TERMS` terms at a time, and yields the float32 sums, several of them along the first dimension.
+
+    Several are one product of PyTorch's: launched one by one, thousands of terms would take as many calls.
+    """
+    terms = left.shape[-1]
+    batch = _torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    together = max(1, _SUMS // max(1, math.prod((*batch, left.shape[-2], right.shape[-1])))) * _TERMS
+    whole = terms // _TERMS * _TERMS
+    for begin in range(0, whole, together):
+        part = slice(begin, min(begin + together, whole))
+        one = left[..., part].double().unflatten(-1, (-1, _TERMS)).movedim(-2, 0)
+        two = right[..., part, :].double().unflatten(-2, (-1, _TERMS)).movedim(-3, 0)
+        dims = max(one.ndim, two.ndim)  # dimensions of 1 go between that of the sums and the others
+        one, two = (v[(slice(None), *(None,) * (dims - v.ndim))] for v in (one, two))
+        yield torch.matmul(one, two).float()
+    if whole < terms or not whole:
+        yield torch.matmul(left[..., whole:].double(), right[..., whole:, :].double()).float().unsqueeze(0)
 
 
 _PRODUCTS: dict[str, Call] = {"matmul": _matmul, "erf (vectorized)": _erf}
@@ -375,7 +422,7 @@ def _reduced(
     wide = torch.int64 if not v.is_floating_point() and name == "add" else v.dtype
     made = _REDUCTIONS[name](v.to(wide), dims, keepdims) if dims else v.to(wide)
     if initial is not None and not (name == "add" and initial == 0):
-        made = _CALLS[name](made, torch.full((), initial, dtype=made.dtype, device=v.device))
+        made = _CALLS[name](made, _number(initial, made.dtype, v.device))
     return TorchArray(made)
 
 
@@ -420,7 +467,7 @@ def _maximum_of(
     """Computes np.max; what `where` leaves out is `initial`."""
     v = values.tensor
     if where is not True:
-        v = torch.where(_operand(where, torch.bool, device), v, torch.full((), initial, dtype=v.dtype, device=device))
+        v = torch.where(_operand(where, torch.bool, device), v, _number(cast("float", initial), v.dtype, device))
     return _reduced("maximum", v, axis, initial, keepdims)
 
 
