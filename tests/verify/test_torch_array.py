@@ -186,6 +186,16 @@ def test_greatest_of_groups_are_numpys(nowhere_else):
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("shape", [(6, 7), (6, 1), (1, 1), ()])
+def test_greatest_of_groups_of_several_rows_are_numpys(shape, nowhere_else):
+    rng = np.random.default_rng(0)
+    groups, values = rng.integers(0, 9, shape), rng.standard_normal((3, *shape))
+    rows = [np.zeros((3, 10)), np.zeros((3, 10))]
+    np.maximum.at(rows[0], (slice(None), groups), values)
+    np.maximum.at(rows[1], (slice(None), held(groups)), held(values))
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
 def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 500), (500, 30)))

@@ -89,8 +89,12 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             made = _called(ufunc.__name__, self.tensor.device, inputs, kwargs.get("dtype"))
         elif method == "reduce" and isinstance(inputs[0], TorchArray):
             made = _reduced(ufunc.__name__, inputs[0].tensor, **kwargs)
-        elif (method, ufunc.__name__) == ("at", "maximum") and all(isinstance(v, TorchArray) for v in inputs[1:]):
-            return _greatest_at(inputs[0], *[cast("TorchArray", v).tensor for v in inputs[1:]])
+        elif (method, ufunc.__name__) == ("at", "maximum"):
+            most, places, values = inputs
+            each = isinstance(places, tuple)  # of a slice, and places
+            where = cast("tuple[Any, ...]", places)[1] if each else places
+            if isinstance(where, TorchArray) and isinstance(values, TorchArray):
+                return _greatest_at(most if each else most[None], where.tensor, values.tensor)
         if made is None:
             made = self._elsewhere(getattr(ufunc, method), inputs, kwargs)
         if out is None:
@@ -427,9 +431,13 @@ def _reduced(
 
 
 def _greatest_at(most: Array, places: torch.Tensor, values: torch.Tensor) -> None:
-    """Computes np.maximum.at for a row of numpy's, of which each of `values` has a place; only as many as the row has come back."""
+    """Computes np.maximum.at for rows of numpy's, of which each of a row's `values` has a place; only as many as the rows have come
+    back.
+    """
+    rows = values.reshape(most.shape[0], -1)
+    shape = values.shape[-places.ndim :] if places.ndim else ()
     own = torch.full(most.shape, -math.inf, dtype=values.dtype, device=values.device)
-    found = own.scatter_reduce(0, places.broadcast_to(values.shape).flatten(), values.flatten(), "amax")
+    found = own.scatter_reduce(1, places.broadcast_to(shape).reshape(1, -1).expand_as(rows), rows, "amax")
     np.maximum(most, found.cpu().numpy(), out=most)
 
 
