@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.describe import alive
 from weft.capture.recording import Call, Recording, Slot
+from weft.phases import phase
 from weft.plan.targets.graphs import GraphTimer, cache_filler
 from weft.run.gpu.alone import alone_on
 
@@ -36,6 +37,7 @@ class LibraryTimes:
     _known: dict[Hashable, float | None] = field(default_factory=dict[Hashable, "float | None"])
     _timer: GraphTimer | None = None
 
+    @phase("library")
     def of(self, number: int) -> float | None:
         """Returns the median seconds of a call; None where they are not known: without a GPU, for sizes that change from call
         to call, or where memory does not suffice for other operands beside the user's.
