@@ -52,10 +52,9 @@ class LibraryTimes:
             return None
         if key not in self._known:
             self._known[key] = None
-            try:
-                with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
-                    self._known[key] = self._measured(call, self.recording, self.device)
-            finally:
+            with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
+                self._known[key] = self._measured(call, self.recording, self.device)
+            if self._known[key] is None:  # perhaps memory did not suffice
                 torch.cuda.empty_cache()
         return self._known[key]
 
