@@ -33,8 +33,8 @@ Phase: TypeAlias = Literal[
     "keeping",
     "other",
 ]
-"""What is done: "compiler" is waiting for compilers, "tuning" timing candidates, "library" timing PyTorch's matmuls, "comparison" holding a
-first call's results against PyTorch's, "keeping" writing choices and plans to the cache, and reading them."""
+"""What is done: "compiler" is waiting for compilers, "tuning" timing candidates, "library" timing PyTorch's matmuls, "comparison"
+holding a first call's results against PyTorch's, "keeping" writing choices and plans to the cache, and reading them."""
 
 
 @dataclass(frozen=True, slots=True)

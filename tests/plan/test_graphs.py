@@ -32,6 +32,9 @@ class Recorded:
     def get_device_properties(self, _: int) -> Any:
         return SimpleNamespace(total_memory=1600)
 
+    def _begin(self, *, capture_error_mode: str) -> None:
+        self.asked.append(capture_error_mode)
+
     def empty_cache(self) -> None:
         self.asked.append("emptied")
 
@@ -50,7 +53,7 @@ class Recorded:
     def CUDAGraph(self) -> Any:
         return SimpleNamespace(
             replay=lambda: self.asked.append("replay"),
-            capture_begin=lambda capture_error_mode: self.asked.append(capture_error_mode),
+            capture_begin=self._begin,
             capture_end=lambda: self.asked.append("captured"),
         )
 
@@ -73,7 +76,9 @@ def test_other_threads_may_use_the_gpu_while_a_candidate_is_captured(cuda: Recor
 
 
 @pytest.mark.parametrize(("unused", "emptied"), [(0, []), (100, []), (101, ["emptied"])])
-def test_memory_that_nobody_uses_is_given_back_where_it_is_much(unused: int, emptied: list[str], cuda: Recorded) -> None:
+def test_memory_that_nobody_uses_is_given_back_where_it_is_much(
+    unused: int, emptied: list[str], cuda: Recorded
+) -> None:
     """Else each candidate that is timed, and each case that is judged after one, would ask the driver for memory anew."""
     cuda.unused = unused
     graphs.captured(lambda: cuda.asked.append("call"))

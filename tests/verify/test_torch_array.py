@@ -208,10 +208,12 @@ def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     np.testing.assert_allclose(np.asarray(rows), exact, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("shapes", [((3, 40), (40, 5)), ((2, 3, 17), (17, 5)), ((3, 33), (4, 2, 33, 5)), ((3, 0), (0, 5))])
+@pytest.mark.parametrize(
+    "shapes", [((3, 40), (40, 5)), ((2, 3, 17), (17, 5)), ((3, 33), (4, 2, 33, 5)), ((3, 0), (0, 5))]
+)
 @pytest.mark.parametrize("sums", [1, 1 << 20])
 def test_a_few_terms_are_added_at_a_time_whatever_the_shapes(shapes, sums, monkeypatch):
-    monkeypatch.setattr("weft.verify.torch_array._SUMS", sums)
+    monkeypatch.setattr("weft.verify.torch_products._SUMS", sums)
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     wanted = np.zeros(np.matmul(one, two).shape, np.float32)

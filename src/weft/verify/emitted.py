@@ -126,7 +126,9 @@ class ErrorTally:
         lost = counted & ~of_kernel
         # Where neither reference is a number, the kernel's NaN is as good as any, and so is the infinity of either of them.
         odd = ~(sure | numbers) & ~np.isnan(found) & (found != exact) & (found != eager)
-        if (lost | odd).any() and self._is_wrong_class(case, output, found, exact, (lost, odd)):  # on a GPU, one question
+        if (lost | odd).any() and self._is_wrong_class(
+            case, output, found, exact, (lost, odd)
+        ):  # on a GPU, one question
             return False
         counted = counted & of_kernel
         maxima = self._maxima.setdefault(output, np.zeros((3, BASE ** (1 + len(case.layout.slots)))))
@@ -148,8 +150,10 @@ class ErrorTally:
         """
         eager, (lost, odd) = case.eager[output], suspected
         if lost.any():  # near the end of the range a sum may leave it where its quotients do not
-            lost = lost & ~_same_class(found, case.flushed[output]) & (
-                np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS
+            lost = (
+                lost
+                & ~_same_class(found, case.flushed[output])
+                & (np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS)
             )
         odd = self._odd(case, output, found, exact, odd)
         if lost.any():

@@ -17,18 +17,13 @@ import numpy.lib.mixins
 import torch
 
 from weft.tensor.arrays import Array, is_numpys
+from weft.verify.torch_products import multiplied
 
 _TYPES = {
     np.dtype(name): getattr(torch, name)
     for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
 _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
-# So many terms of a float32 product are added up before they are rounded, as units for products do it; then one such sum after
-# another. PyTorch's own product depends on switches of the user's (TF32, autocast), one in float64 on none.
-_TERMS = 16
-# Elements of sums of so few terms that are made at once: some hundred MiB.
-_SUMS = 1 << 24
-
 Call = Callable[..., torch.Tensor]
 _torch: Any = torch  # of some of its functions the types are not known
 
@@ -380,40 +375,7 @@ def _erf(v: torch.Tensor) -> Any:
     return _torch.special.erf(v.double())
 
 
-def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiplies in float64; of float32 a few terms at a time, whose sums are added in float32."""
-    if not left.is_floating_point():
-        return NotImplemented
-    if left.dtype is torch.float64:
-        return torch.matmul(left, right)
-    total = torch.zeros((), dtype=torch.float32, device=left.device)
-    for sums in _of_terms(left, right):
-        for each in sums.unbind(0):
-            total = total + each
-    return total
-
-
-def _of_terms(left: torch.Tensor, right: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Multiplies `_TERMS` terms at a time, and yields the float32 sums, several of them along the first dimension.
-
-    Several are one product of PyTorch's: launched one by one, thousands of terms would take as many calls.
-    """
-    terms = left.shape[-1]
-    batch = _torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    together = max(1, _SUMS // max(1, math.prod((*batch, left.shape[-2], right.shape[-1])))) * _TERMS
-    whole = terms // _TERMS * _TERMS
-    for begin in range(0, whole, together):
-        part = slice(begin, min(begin + together, whole))
-        one = left[..., part].double().unflatten(-1, (-1, _TERMS)).movedim(-2, 0)
-        two = right[..., part, :].double().unflatten(-2, (-1, _TERMS)).movedim(-3, 0)
-        dims = max(one.ndim, two.ndim)  # dimensions of 1 go between that of the sums and the others
-        one, two = (v[(slice(None), *(None,) * (dims - v.ndim))] for v in (one, two))
-        yield torch.matmul(one, two).float()
-    if whole < terms or not whole:
-        yield torch.matmul(left[..., whole:].double(), right[..., whole:, :].double()).float().unsqueeze(0)
-
-
-_PRODUCTS: dict[str, Call] = {"matmul": _matmul, "erf (vectorized)": _erf}
+_PRODUCTS: dict[str, Call] = {"matmul": multiplied, "erf (vectorized)": _erf}
 
 
 def _reduced(

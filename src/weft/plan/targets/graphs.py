@@ -37,8 +37,9 @@ def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
     Whoever holds the first, holds the graph, whose memory the results are in. Other threads may use the GPU meanwhile: what they
     do there neither fails nor ends the capture.
 
-    PyTorch's own `torch.cuda.graph` gives back all memory first that nobody uses, so that whatever runs between two captures has to ask
-    the driver for it anew. Here that is done where it is much, or where memory is lacking: within a capture none can be given back.
+    PyTorch's own `torch.cuda.graph` gives back all memory first that nobody uses, so that whatever runs between two captures has to
+    ask the driver for it anew. Here that is done where it is much, or where memory is lacking: within a capture none can be given
+    back.
 
     Raises:
         RuntimeError: `run` does what cannot be captured: it waits for the GPU, say.
