@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,8 +192,9 @@ def test_greatest_of_groups_of_several_rows_are_numpys(shape, nowhere_else):
     rng = np.random.default_rng(0)
     groups, values = rng.integers(0, 9, shape), rng.standard_normal((3, *shape))
     rows = [np.zeros((3, 10)), np.zeros((3, 10))]
-    np.maximum.at(rows[0], (slice(None), groups), values)
-    np.maximum.at(rows[1], (slice(None), held(groups)), held(values))
+    greatest: Any = np.maximum
+    greatest.at(rows[0], (slice(None), groups), values)
+    greatest.at(rows[1], (slice(None), held(groups)), held(values))
     np.testing.assert_array_equal(rows[0], rows[1])
 
 

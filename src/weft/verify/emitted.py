@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -321,7 +322,7 @@ def _raise_each(most: Array, case: Case, output: int, values: Array, counted: Ar
     groups = case.placed_groups(output)
     alike = tuple(d + 1 for d, size in enumerate(groups.shape) if size == 1)
     greatest = np.max(values, axis=alike, keepdims=True, where=counted, initial=0.0)
-    np.maximum.at(most, (slice(None), groups), greatest)
+    np.maximum.at(most, cast("Array", (slice(None), groups)), greatest)
 
 
 def _group_at(case: Case, output: int, place: tuple[int, ...]) -> int:

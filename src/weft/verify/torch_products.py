@@ -41,8 +41,8 @@ def _few_at_a_time(left: torch.Tensor, right: torch.Tensor) -> Iterator[torch.Te
     whole = terms // _TERMS * _TERMS
     for begin in range(0, whole, together):
         part = slice(begin, min(begin + together, whole))
-        one = left[..., part].double().unflatten(-1, (-1, _TERMS)).movedim(-2, 0)
-        two = right[..., part, :].double().unflatten(-2, (-1, _TERMS)).movedim(-3, 0)
+        one: torch.Tensor = _torch.unflatten(left[..., part].double(), -1, (-1, _TERMS)).movedim(-2, 0)
+        two: torch.Tensor = _torch.unflatten(right[..., part, :].double(), -2, (-1, _TERMS)).movedim(-3, 0)
         dims = max(one.ndim, two.ndim)  # dimensions of 1 go between that of the sums and the others
         one, two = (v[(slice(None), *(None,) * (dims - v.ndim))] for v in (one, two))
         yield torch.matmul(one, two).float()
