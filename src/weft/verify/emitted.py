@@ -94,19 +94,20 @@ class ErrorTally:
     def _unexplained(self, output: int, maxima: Array) -> str | None:
         """Says which regime of an output does not keep the rule, in words; None where roundings explain all.
 
-        What eager may lose is worked out step by step, until it explains what a kernel is off by: mostly the first steps do.
+        What eager may lose is worked out step by step, until it explains what a kernel is off by: mostly the first steps do. Which
+        comes first changes no verdict, since each allows for more; a sum in another order takes a call for each of its terms.
         """
         most, moved = maxima.copy(), np.zeros(maxima.shape[1])
         bad = most[0] > self._bound(output, most)
-        for case in self._of(output, bad, _in_orders):
-            for found in _in_orders(case):
-                _raise(most[1], case, output, np.abs(_minus(found[output], case.exact[output])))
-            bad &= most[0] > self._bound(output, most)
-        bound = self._bound(output, most)
         for case in self._of(output, bad, _rounded):
             for found in _rounded(case):
                 _raise(moved, case, output, np.abs(_minus(found[output], case.exact[output])))
-            bad &= most[0] > bound + ROOM * moved
+            bad &= most[0] > self._bound(output, most) + ROOM * moved
+        for case in self._of(output, bad, _in_orders):
+            for found in _in_orders(case):
+                _raise(most[1], case, output, np.abs(_minus(found[output], case.exact[output])))
+            bad &= most[0] > self._bound(output, most) + ROOM * moved
+        bound = self._bound(output, most)
         sure = self._where_sure(output, bad)
         bad &= sure > bound + ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
@@ -193,8 +194,8 @@ class ErrorTally:
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
         room = np.zeros_like(found)
-        for made in (case.in_order, case.rounded):
-            for number in range(_ORDERS + 1 if made == case.in_order else _ROUNDINGS):
+        for made, count in ((case.rounded, _ROUNDINGS), (case.in_order, _ORDERS + 1)):
+            for number in range(count):
                 if not odd.any():
                     return odd
                 other = ranged(made(number, masked=True)[output])
@@ -208,11 +209,11 @@ class ErrorTally:
         wrong = (found != exact) & (found != eager)
         if not wrong.any():
             return
-        for number in range(1, _ORDERS + 1):
-            wrong &= found != case.in_order(number)[output]
         wrong &= found != case.flushed[output]
-        for number in range(_ROUNDINGS):
+        for number in range(_ROUNDINGS) if wrong.any() else ():
             wrong &= case.rounded(number)[output] == exact  # what rounding decides is nobody's promise
+        for number in range(1, _ORDERS + 1) if wrong.any() else ():
+            wrong &= found != case.in_order(number)[output]
         if wrong.any():
             wrong &= ~self._between_roundings(case, output, found)
         if wrong.any():
