@@ -17,8 +17,24 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Phase: TypeAlias = Literal[
-    "capture", "cuts", "candidates", "rules", "pricing", "field check", "emit", "compiler", "judge", "trial", "other"
+    "capture",
+    "cuts",
+    "candidates",
+    "rules",
+    "pricing",
+    "field check",
+    "emit",
+    "compiler",
+    "tuning",
+    "judge",
+    "library",
+    "comparison",
+    "trial",
+    "keeping",
+    "other",
 ]
+"""What is done: "compiler" is waiting for compilers, "tuning" timing candidates, "library" timing PyTorch's matmuls, "comparison"
+holding a first call's results against PyTorch's, "keeping" writing choices and plans to the cache, and reading them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,25 @@ def test_what_was_given_up_is_drawn_again_alike(program, device, monkeypatch):
             np.testing.assert_array_equal(np.asarray(one), other)
 
 
+@pytest.mark.parametrize("near", [1, 2, 15])
+@pytest.mark.parametrize(
+    "program", [SOFTMAX, ATTENTION, NORM, first_place()], ids=["softmax", "attention", "norm", "first"]
+)
+def test_further_draws_are_those_that_were_not_taken(program, near):
+    """Few draws and the rest are together the same cases as all of them at once, each one once."""
+    far, sizes = [sizes_of(program, 40)], [sizes_of(program, 5 + n) for n in range(near)]
+
+    def drawn(draws, after=0):
+        every = cases(program, far, sizes, 0, draws, after=after)
+        return [
+            (str(sorted(case.sizes.items())), *[np.array(v).tobytes() for v in case.inputs.values()]) for case in every
+        ]
+
+    few, rest, whole = drawn(1), drawn(4, after=1), drawn(4)
+    assert rest
+    assert sorted([*few, *rest]) == sorted(whole)
+
+
 def off(case):
     """Returns results that are wrong by a little in rows that lie far from 0, and by rounding alone elsewhere."""
     return tuple(np.where(np.abs(v) > 0.4, v * 1.0001, v) for v in right(case))

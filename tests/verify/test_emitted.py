@@ -11,7 +11,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.program import Elementwise, Order, Ranking, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
-from weft.verify.cases import cases
+from weft.verify.cases import Case, cases
 from weft.verify.eager import EagerDomain, MaskedDomain
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import FAR, MANY, fitted, points
@@ -32,6 +32,27 @@ def _references(request, monkeypatch):
 def test_what_is_right_passes(program):
     assert verdict(program) is None
     assert verdict(program, draws=4) is None
+
+
+@pytest.mark.parametrize("times", [3, 5])
+@pytest.mark.parametrize("program", [SOFTMAX, ATTENTION, NORM], ids=["softmax", "attention", "norm"])
+def test_what_roundings_explain_is_not_added_up_in_another_order(program, times, monkeypatch):
+    """A sum in another order takes a call for each of its terms where PyTorch works it out."""
+    made, asked = Case.in_order, list[int]()
+
+    def in_order(self, order, **keywords):
+        asked.append(order)
+        return made(self, order, **keywords)
+
+    def off(case):
+        """Returns results whose errors are several times eager's."""
+        with np.errstate(all="ignore"):
+            every = [(v, v + times * (e - v)) for v, e in zip(map(np.asarray, case.exact), case.eager, strict=True)]
+        return tuple(np.where(np.isfinite(wrong), wrong, v) for v, wrong in every)
+
+    monkeypatch.setattr(Case, "in_order", in_order)
+    assert verdict(program, off) is None
+    assert set(asked) == {0}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,17 @@ def test_greatest_of_groups_are_numpys(nowhere_else):
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("shape", [(6, 7), (6, 1), (1, 1), ()])
+def test_greatest_of_groups_of_several_rows_are_numpys(shape, nowhere_else):
+    rng = np.random.default_rng(0)
+    groups, values = rng.integers(0, 9, shape), rng.standard_normal((3, *shape))
+    rows = [np.zeros((3, 10)), np.zeros((3, 10))]
+    greatest: Any = np.maximum
+    greatest.at(rows[0], (slice(None), groups), values)
+    greatest.at(rows[1], (slice(None), held(groups)), held(values))
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
 def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 500), (500, 30)))
@@ -196,6 +208,28 @@ def test_sums_of_products_are_rounded_to_single_precision_on_their_way():
     assert 0.2 * eager < off < 2 * eager
     rows = np.matmul(held(one).astype(np.float64), held(two).astype(np.float64))
     np.testing.assert_allclose(np.asarray(rows), exact, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 40), (40, 5)), ((2, 3, 17), (17, 5)), ((3, 33), (4, 2, 33, 5)), ((3, 0), (0, 5))]
+)
+@pytest.mark.parametrize("sums", [1, 1 << 20])
+def test_a_few_terms_are_added_at_a_time_whatever_the_shapes(shapes, sums, monkeypatch):
+    monkeypatch.setattr("weft.verify.torch_products._SUMS", sums)
+    rng = np.random.default_rng(0)
+    one, two = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    wanted = np.zeros(np.matmul(one, two).shape, np.float32)
+    for begin in range(0, one.shape[-1], 16):
+        left, right = one[..., begin : begin + 16], two[..., begin : begin + 16, :]
+        wanted += (left.astype(np.float64) @ right.astype(np.float64)).astype(np.float32)
+    same(np.matmul(held(one), held(two)), wanted, 1)
+
+
+def test_numbers_are_of_their_own_type_and_sign():
+    values = held(np.array([1.0, -1.0]))
+    for number in (0.0, -0.0, 0, np.nan, np.inf, True, 0.0):
+        same(np.copysign(values, number), np.copysign(np.asarray(values), number))
+        same(np.where(held(BOOLS), values, number), np.where(BOOLS, np.asarray(values), number))
 
 
 def results(case):

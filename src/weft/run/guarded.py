@@ -134,26 +134,29 @@ class GuardedOnGpu:
         flat = self._take(count, POISON)
         made = flat.view(values.dtype).as_strided(tuple(values.shape), tuple(strides))
         made.copy_(values)
-        self._pieces[-1] = (*self._pieces[-1][:2], flat.clone())
+        whole, _, _ = self._pieces[-1]
+        self._pieces[-1] = whole, count, whole.clone()
         return made
 
     def touched(self) -> str | None:
-        """Says in words what was written that should not have been; None where nothing was."""
-        beside = [
-            (part != (_BESIDE_OUTPUTS if held is None else POISON)).any()
-            for flat, n, held in self._pieces
-            for part in (flat[:_GUARD], flat[_GUARD + n :])
-        ]
-        inputs = [(flat[_GUARD : _GUARD + n] != held).any() for flat, n, held in self._pieces if held is not None]
-        for flags, said in ((beside, "something was written beside a tensor"), (inputs, "an input was written to")):
-            if flags and bool(torch.stack(flags).any()):
-                return said
-        return None
+        """Says in words what was written that should not have been; None where nothing was: the GPU is asked once."""
+        changed = [(flat != held).any() for flat, _, held in self._pieces if held is not None]
+        guards = [g for flat, n, held in self._pieces if held is None for g in (flat[:_GUARD], flat[_GUARD + n :])]
+        if guards:
+            changed.append((torch.cat(guards) != _BESIDE_OUTPUTS).any())
+        if not changed or not bool(torch.stack(changed).any()):
+            return None
+        for flat, n, held in self._pieces:
+            guard = _BESIDE_OUTPUTS if held is None else POISON
+            if any(bool((part != guard).any()) for part in (flat[:_GUARD], flat[_GUARD + n :])):
+                return "something was written beside a tensor"
+        return "an input was written to"
 
     def _take(self, count: int, guard: int) -> torch.Tensor:
         """Takes a piece of so many bytes, between guards that hold `guard`."""
         flat = torch.full((2 * _GUARD + -(-count // 16) * 16,), guard, dtype=torch.uint8, device=self.device)
-        flat[_GUARD : _GUARD + count] = POISON
+        if guard != POISON:
+            flat[_GUARD : _GUARD + count] = POISON
         self._pieces.append((flat, count, None))
         return flat[_GUARD : _GUARD + count]
 

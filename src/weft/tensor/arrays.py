@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,3 +21,12 @@ def as_array(values: Any) -> Array:
 def is_numpys(values: object) -> TypeGuard[Array]:
     """Tells whether it is an array in numpy's memory, and no other library's."""
     return isinstance(values, np.ndarray)
+
+
+@runtime_checkable
+class RoundsToBfloat16(Protocol):
+    """An array of another library, which has that type: numpy has not."""
+
+    def in_bfloat16(self) -> Any:
+        """Returns the elements rounded to bfloat16 by way of float32, half to even, in float64."""
+        ...

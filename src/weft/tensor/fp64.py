@@ -9,7 +9,7 @@ from typing import assert_never
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.arrays import as_array, is_numpys
+from weft.tensor.arrays import RoundsToBfloat16, as_array, is_numpys
 from weft.tensor.domain import (
     Array,
     Structural,
@@ -50,6 +50,8 @@ def rounded(values: Array, dtype: DType) -> Array:
             case DType.float8_e5m2:
                 near = _to_bits(values, 2, -14)
                 return np.where(np.abs(near) > 57344.0, np.copysign(np.inf, near), near)
+            case DType.bfloat16 if isinstance(values, RoundsToBfloat16):
+                return as_array(values.in_bfloat16())
             case _:
                 single = values.astype(np.float32, order="C")
                 bits = single.view(np.int32)

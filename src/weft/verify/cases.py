@@ -232,6 +232,7 @@ def cases(
     draws: int = 1,
     layout: RowLayout | None = None,
     device: torch.device | None = None,
+    after: int = 0,
 ) -> Iterator[Case]:
     """Yields inputs of all regimes.
 
@@ -243,6 +244,7 @@ def cases(
         draws: of each regime of inputs without rows.
         layout: of the inputs' rows; `layout_of(program)` by default.
         device: where references of many operations are worked out, if not by numpy.
+        after: so many draws are left out, with the sizes that are `far`: they were taken before.
 
     Returns:
         the cases, in a fixed order.
@@ -251,11 +253,11 @@ def cases(
     alone = any(n.name not in layout.rows for n in program.inputs)
     kinds = _kinds(program, near, layout)
     drawing = _Drawing(program, layout, seed, device, kinds, kinds if alone else 1)
-    count = kinds * draws if alone else len(near) * draws
-    numbers = range(max(count, len(near)) if near else 0)
-    wanted = [(sizes, number, 0) for number, sizes in enumerate(far)]
+    each = kinds if alone else len(near)
+    begin, end = (max(each * n, len(near)) if n and near else 0 for n in (after, draws))
+    wanted = [(sizes, number, 0) for number, sizes in enumerate(far) if not after]
     for place, sizes in enumerate(near):  # those of the same sizes one after another
-        own = numbers[place :: len(near)]
+        own = (number for number in range(begin, end) if number % len(near) == place)
         wanted += [(sizes, len(far) + number, number) for number in own]
     yield from filter(None, (drawing.case(*each) for each in wanted))
 

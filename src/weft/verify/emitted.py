@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -93,19 +94,20 @@ class ErrorTally:
     def _unexplained(self, output: int, maxima: Array) -> str | None:
         """Says which regime of an output does not keep the rule, in words; None where roundings explain all.
 
-        What eager may lose is worked out step by step, until it explains what a kernel is off by: mostly the first steps do.
+        What eager may lose is worked out step by step, until it explains what a kernel is off by: mostly the first steps do. Which
+        comes first changes no verdict, since each allows for more; a sum in another order takes a call for each of its terms.
         """
         most, moved = maxima.copy(), np.zeros(maxima.shape[1])
         bad = most[0] > self._bound(output, most)
-        for case in self._of(output, bad, _in_orders):
-            for found in _in_orders(case):
-                _raise(most[1], case, output, np.abs(_minus(found[output], case.exact[output])))
-            bad &= most[0] > self._bound(output, most)
-        bound = self._bound(output, most)
         for case in self._of(output, bad, _rounded):
             for found in _rounded(case):
                 _raise(moved, case, output, np.abs(_minus(found[output], case.exact[output])))
-            bad &= most[0] > bound + ROOM * moved
+            bad &= most[0] > self._bound(output, most) + ROOM * moved
+        for case in self._of(output, bad, _in_orders):
+            for found in _in_orders(case):
+                _raise(most[1], case, output, np.abs(_minus(found[output], case.exact[output])))
+            bad &= most[0] > self._bound(output, most) + ROOM * moved
+        bound = self._bound(output, most)
         sure = self._where_sure(output, bad)
         bad &= sure > bound + ROOM * moved
         noise, worst = moved > _NOISE * most[2], np.zeros_like(moved)
@@ -121,33 +123,55 @@ class ErrorTally:
     def _floats(self, case: Case, output: int, found: Array) -> bool:
         exact, eager = case.exact[output], case.eager[output]
         exact = _in_range(exact, eager, self._dtype(output))
-        counted = np.isfinite(exact) & np.isfinite(eager)
-        lost = counted & ~np.isfinite(found)
+        sure, numbers, of_kernel = np.isfinite(exact), np.isfinite(eager), np.isfinite(found)
+        counted = sure & numbers
+        lost = counted & ~of_kernel
+        # Where neither reference is a number, the kernel's NaN is as good as any, and so is the infinity of either of them.
+        odd = ~(sure | numbers) & ~np.isnan(found) & (found != exact) & (found != eager)
+        if (lost | odd).any() and self._is_wrong_class(
+            case, output, found, exact, (lost, odd)
+        ):  # on a GPU, one question
+            return False
+        counted = counted & of_kernel
+        maxima = self._maxima.setdefault(output, np.zeros((3, BASE ** (1 + len(case.layout.slots)))))
+        own = np.zeros_like(maxima)
+        values = np.stack([np.abs(v) for v in (_minus(found, exact), _minus(eager, exact), exact)])
+        _raise_each(own, case, output, values, counted)
+        np.maximum(maxima, own, out=maxima)
+        return bool((own[0] > self._bound(output, maxima)).any())
+
+    def _is_wrong_class(
+        self, case: Case, output: int, found: Array, exact: Array, suspected: tuple[Array, Array]
+    ) -> bool:
+        """Tells whether a number is lost, or an element odd that is none in eager, that nothing explains; and says so.
+
+        Args:
+            case, output, found: whose results.
+            exact: the reference, within the range of the output's type.
+            suspected: elements that are a number in both references alone, and such as `_odd` looks at.
+        """
+        eager, (lost, odd) = case.eager[output], suspected
         if lost.any():  # near the end of the range a sum may leave it where its quotients do not
-            lost &= ~_same_class(found, case.flushed[output]) & (
-                np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS
+            lost = (
+                lost
+                & ~_same_class(found, case.flushed[output])
+                & (np.abs(exact) < -self._dtype(output).accumulator.lowest / _TERMS)
             )
-        odd = self._odd(case, output, found, exact)
+        odd = self._odd(case, output, found, exact, odd)
         if lost.any():
-            lost &= ~case.accidental[output]
+            lost = lost & ~case.accidental[output]
         for number in range(_ROUNDINGS) if lost.any() else ():
-            lost &= ~_same_class(found, case.rounded(number)[output])
+            lost = lost & ~_same_class(found, case.rounded(number)[output])
         for mask in (lost, odd):
             if mask.any():
                 place = tuple(int(i) for i in np.argwhere(mask)[0])
                 regimes = said(_group_at(case, output, place))
                 self.wrong.append(f"output {output}, {regimes}: {found[place]} where eager gives {eager[place]}")
-                return False
-        counted &= np.isfinite(found)
-        maxima = self._maxima.setdefault(output, np.zeros((3, BASE ** (1 + len(case.layout.slots)))))
-        own = np.zeros_like(maxima)
-        for place, values in enumerate((_minus(found, exact), _minus(eager, exact), exact)):
-            _raise(own[place], case, output, np.abs(values), counted)
-        np.maximum(maxima, own, out=maxima)
-        return bool((own[0] > self._bound(output, maxima)).any())
+                return True
+        return False
 
-    def _odd(self, case: Case, output: int, found: Array, exact: Array) -> Array:
-        """Tells where eager has no number, and a result is not one that a right kernel may give there.
+    def _odd(self, case: Case, output: int, found: Array, exact: Array, odd: Array) -> Array:
+        """Tells which of elements that are `odd` stay so: eager has no number, and a right kernel may not give such a result there.
 
         Such is the same, or a right number, since a kernel may have more range. An infinity may be a NaN: a state that is corrected
         subtracts infinities. What a mask excludes does not count; what rounding decides, the sign of a zero among it, is nobody's
@@ -158,12 +182,10 @@ class ErrorTally:
         def ranged(values: Array) -> Array:
             return _in_range(values, eager, self._dtype(output))
 
-        odd = ~np.isfinite(exact) & ~np.isfinite(eager)
-        odd &= ~np.isnan(found) & ~_same_class(found, exact) & ~_same_class(found, eager)
         if not odd.any():
             return odd
         unmasked = ranged(case.unmasked[output])
-        odd &= ~_near(found, unmasked, self._dtype(output).eps) & ~_same_class(found, ranged(case.flushed[output]))
+        odd = odd & ~_near(found, unmasked, self._dtype(output).eps) & ~_same_class(found, ranged(case.flushed[output]))
         if odd.any():
             odd &= (~case.accidental[output] | np.isfinite(found)) & (found != case.of_poles[output])
         for number in range(_ROUNDINGS) if odd.any() else ():
@@ -172,8 +194,8 @@ class ErrorTally:
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
         room = np.zeros_like(found)
-        for made in (case.in_order, case.rounded):
-            for number in range(_ORDERS + 1 if made == case.in_order else _ROUNDINGS):
+        for made, count in ((case.rounded, _ROUNDINGS), (case.in_order, _ORDERS + 1)):
+            for number in range(count):
                 if not odd.any():
                     return odd
                 other = ranged(made(number, masked=True)[output])
@@ -187,11 +209,11 @@ class ErrorTally:
         wrong = (found != exact) & (found != eager)
         if not wrong.any():
             return
-        for number in range(1, _ORDERS + 1):
-            wrong &= found != case.in_order(number)[output]
         wrong &= found != case.flushed[output]
-        for number in range(_ROUNDINGS):
+        for number in range(_ROUNDINGS) if wrong.any() else ():
             wrong &= case.rounded(number)[output] == exact  # what rounding decides is nobody's promise
+        for number in range(1, _ORDERS + 1) if wrong.any() else ():
+            wrong &= found != case.in_order(number)[output]
         if wrong.any():
             wrong &= ~self._between_roundings(case, output, found)
         if wrong.any():
@@ -279,7 +301,7 @@ def _in_range(exact: Array, eager: Array, dtype: DType) -> Array:
     infinite = np.isinf(eager)
     if not infinite.any():
         return exact
-    beyond = np.isinf(rounded(exact / 2, dtype)) & infinite & (np.sign(exact) == np.sign(eager))
+    beyond = np.isinf(rounded(exact / 2, dtype)) & infinite & ((exact > 0) == (eager > 0))
     return np.where(beyond, eager, exact)
 
 
@@ -294,6 +316,14 @@ def _raise(most: Array, case: Case, output: int, values: Array, counted: Array |
     alike = tuple(d for d, size in enumerate(groups.shape) if size == 1)
     where = np.isfinite(values) if counted is None else counted
     np.maximum.at(most, groups, np.max(values, axis=alike, keepdims=True, where=where, initial=0.0))
+
+
+def _raise_each(most: Array, case: Case, output: int, values: Array, counted: Array) -> None:
+    """Raises rows of maxima as `_raise` does one of them, each by one of `values`: on a GPU, all of them come back at once."""
+    groups = case.placed_groups(output)
+    alike = tuple(d + 1 for d, size in enumerate(groups.shape) if size == 1)
+    greatest = np.max(values, axis=alike, keepdims=True, where=counted, initial=0.0)
+    np.maximum.at(most, cast("Array", (slice(None), groups)), greatest)
 
 
 def _group_at(case: Case, output: int, place: tuple[int, ...]) -> int:

@@ -17,16 +17,13 @@ import numpy.lib.mixins
 import torch
 
 from weft.tensor.arrays import Array, is_numpys
+from weft.verify.torch_products import multiplied
 
 _TYPES = {
     np.dtype(name): getattr(torch, name)
     for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
 _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
-# So many terms of a float32 product are added up before they are rounded, as units for products do it; then one such sum after
-# another. PyTorch's own product depends on switches of the user's (TF32, autocast), one in float64 on none.
-_TERMS = 16
-
 Call = Callable[..., torch.Tensor]
 _torch: Any = torch  # of some of its functions the types are not known
 
@@ -87,8 +84,12 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             made = _called(ufunc.__name__, self.tensor.device, inputs, kwargs.get("dtype"))
         elif method == "reduce" and isinstance(inputs[0], TorchArray):
             made = _reduced(ufunc.__name__, inputs[0].tensor, **kwargs)
-        elif (method, ufunc.__name__) == ("at", "maximum") and all(isinstance(v, TorchArray) for v in inputs[1:]):
-            return _greatest_at(inputs[0], *[cast("TorchArray", v).tensor for v in inputs[1:]])
+        elif (method, ufunc.__name__) == ("at", "maximum"):
+            most, places, values = inputs
+            each = isinstance(places, tuple)  # of a slice, and places
+            where = cast("tuple[Any, ...]", places)[1] if each else places
+            if isinstance(where, TorchArray) and isinstance(values, TorchArray):
+                return _greatest_at(most if each else most[None], where.tensor, values.tensor)
         if made is None:
             made = self._elsewhere(getattr(ufunc, method), inputs, kwargs)
         if out is None:
@@ -133,6 +134,10 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         if kind is torch.float16 and self.tensor.dtype is torch.float64:
             return TorchArray(_to_half(self.tensor))
         return TorchArray(self.tensor.to(kind))
+
+    def in_bfloat16(self) -> TorchArray:
+        """Rounds to bfloat16 by way of float32, as PyTorch does; the result is carried in float64."""
+        return TorchArray(self.tensor.float().to(torch.bfloat16).double())
 
     def view(self, dtype: Any) -> TorchArray:
         """Reads the bits as those of another type of the same width."""
@@ -288,6 +293,11 @@ def _of_floats(function: Call) -> Call:
     return checked
 
 
+def _isfinite(v: torch.Tensor) -> torch.Tensor:
+    """Tells what PyTorch's own function tells, in two launches in place of four."""
+    return _torch.lt(v.abs(), math.inf) if v.is_floating_point() else torch.isfinite(v)
+
+
 def _sign(v: torch.Tensor) -> torch.Tensor:
     """Keeps NaN, as numpy does and PyTorch does not."""
     return torch.where(v.isnan(), v, torch.sign(v)) if v.is_floating_point() else torch.sign(v)
@@ -301,7 +311,8 @@ _CALLS: dict[str, Call] = {
     **{name: getattr(torch, name) for name in ("logical_and", "logical_or", "logical_not", "logical_xor")},
     **{name: getattr(torch, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
     "right_shift": _of_numbers(torch.bitwise_right_shift),
-    **{name: getattr(torch, name) for name in ("isnan", "isinf", "isfinite", "signbit")},
+    **{name: getattr(torch, name) for name in ("isnan", "isinf", "signbit")},
+    "isfinite": _isfinite,
     "equal": torch.eq,
     "divide": _of_floats(torch.true_divide),
     "invert": torch.bitwise_not,
@@ -321,7 +332,23 @@ def _operand(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tenso
         return _moved(value, device).to(kind)
     # Beside the elements: with a number of the host's PyTorch multiplies by its reciprocal, and takes other ways to a power.
     number: Any = cast("Any", value).item() if isinstance(value, np.ndarray | np.generic) else value
-    return torch.full((), number, dtype=kind, device=device)
+    return _number(number, kind, device)
+
+
+def _number(number: complex, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Returns a tensor of no dimensions, made once for all that ask for it: nothing here writes to an operand."""
+    key = repr(number), kind, device  # -0.0 is another one than 0.0, and NaN the same as NaN
+    found = _numbers.get(key)
+    if found is None:
+        if len(_numbers) >= _MOST_NUMBERS:
+            _numbers.clear()
+        found = _numbers[key] = torch.full((), number, dtype=kind, device=device)
+    return found
+
+
+_numbers: dict[tuple[str, torch.dtype, torch.device], torch.Tensor] = {}
+# So many numbers are kept: on a GPU each takes half a kilobyte.
+_MOST_NUMBERS = 512
 
 
 def _operands(inputs: Sequence[Any], device: torch.device, dtype: object = None) -> list[torch.Tensor] | None:
@@ -348,21 +375,7 @@ def _erf(v: torch.Tensor) -> Any:
     return _torch.special.erf(v.double())
 
 
-def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiplies in float64; of float32 a few terms at a time, whose sums are added in float32."""
-    if not left.is_floating_point():
-        return NotImplemented
-    if left.dtype is torch.float64:
-        return torch.matmul(left, right)
-    left, right = left.double(), right.double()
-    parts = zip(torch.split(left, _TERMS, -1), torch.split(right, _TERMS, -2), strict=True)
-    total = torch.zeros((), dtype=torch.float32, device=left.device)
-    for one, two in parts:
-        total = total + torch.matmul(one, two).float()
-    return total
-
-
-_PRODUCTS: dict[str, Call] = {"matmul": _matmul, "erf (vectorized)": _erf}
+_PRODUCTS: dict[str, Call] = {"matmul": multiplied, "erf (vectorized)": _erf}
 
 
 def _reduced(
@@ -375,14 +388,18 @@ def _reduced(
     wide = torch.int64 if not v.is_floating_point() and name == "add" else v.dtype
     made = _REDUCTIONS[name](v.to(wide), dims, keepdims) if dims else v.to(wide)
     if initial is not None and not (name == "add" and initial == 0):
-        made = _CALLS[name](made, torch.full((), initial, dtype=made.dtype, device=v.device))
+        made = _CALLS[name](made, _number(initial, made.dtype, v.device))
     return TorchArray(made)
 
 
 def _greatest_at(most: Array, places: torch.Tensor, values: torch.Tensor) -> None:
-    """Computes np.maximum.at for a row of numpy's, of which each of `values` has a place; only as many as the row has come back."""
+    """Computes np.maximum.at for rows of numpy's, of which each of a row's `values` has a place; only as many as the rows have come
+    back.
+    """
+    rows = values.reshape(most.shape[0], -1)
+    shape = values.shape[-places.ndim :] if places.ndim else ()
     own = torch.full(most.shape, -math.inf, dtype=values.dtype, device=values.device)
-    found = own.scatter_reduce(0, places.broadcast_to(values.shape).flatten(), values.flatten(), "amax")
+    found = own.scatter_reduce(1, places.broadcast_to(shape).reshape(1, -1).expand_as(rows), rows, "amax")
     np.maximum(most, found.cpu().numpy(), out=most)
 
 
@@ -420,7 +437,7 @@ def _maximum_of(
     """Computes np.max; what `where` leaves out is `initial`."""
     v = values.tensor
     if where is not True:
-        v = torch.where(_operand(where, torch.bool, device), v, torch.full((), initial, dtype=v.dtype, device=device))
+        v = torch.where(_operand(where, torch.bool, device), v, _number(cast("float", initial), v.dtype, device))
     return _reduced("maximum", v, axis, initial, keepdims)
 
 

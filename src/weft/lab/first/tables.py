@@ -24,8 +24,12 @@ _PARTS = (
     "pricing",
     "field check",
     "emit",
+    "tuning",
     "judge",
+    "library",
+    "comparison",
     "trial",
+    "keeping",
     "processes",
 )
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.describe import alive
 from weft.capture.recording import Call, Recording, Slot
+from weft.phases import phase
 from weft.plan.targets.graphs import GraphTimer, cache_filler
 from weft.run.gpu.alone import alone_on
 
@@ -36,6 +37,7 @@ class LibraryTimes:
     _known: dict[Hashable, float | None] = field(default_factory=dict[Hashable, "float | None"])
     _timer: GraphTimer | None = None
 
+    @phase("library")
     def of(self, number: int) -> float | None:
         """Returns the median seconds of a call; None where they are not known: without a GPU, for sizes that change from call
         to call, or where memory does not suffice for other operands beside the user's.
@@ -50,10 +52,9 @@ class LibraryTimes:
             return None
         if key not in self._known:
             self._known[key] = None
-            try:
-                with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
-                    self._known[key] = self._measured(call, self.recording, self.device)
-            finally:
+            with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
+                self._known[key] = self._measured(call, self.recording, self.device)
+            if self._known[key] is None:  # perhaps memory did not suffice
                 torch.cuda.empty_cache()
         return self._known[key]
 

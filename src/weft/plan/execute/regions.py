@@ -258,6 +258,7 @@ class Regions:
         self._begin_calls(prepared, made)
         return made
 
+    @phase("compiler")
     def finish(self) -> None:
         """Waits until all that calls like the example need is there."""
         for wait in self._waiting:

@@ -204,6 +204,7 @@ class Trial:
         own = 0.0 if chosen.results is None else chosen.first  # the call that the user made
         return replace(measured, spent=max(0.0, found.spent - own)), candidates
 
+    @phase("comparison")
     def demand_right(self, candidates: Sequence[Contender], given: Spare) -> None:
         """Raises WrongKernelError where the first candidate's results are not PyTorch's."""
         mine, theirs = (each.results or () for each in candidates)

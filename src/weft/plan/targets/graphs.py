@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ import torch
 T = TypeVar("T")
 
 _CUDA: Any = torch.cuda  # not fully known to type checkers
+# The share of a GPU's memory that PyTorch may hold and nobody use before it is given back for the sake of a capture.
+_UNUSED = 1 / 16
 # Seconds of work. After five seconds without, an H200 was seen to take 12 us for what takes 3.
 _WAKING = 0.1
 # Times that memory is written before calls that are timed: half a millisecond on an H200.
@@ -24,6 +27,8 @@ _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
 # Seconds without work after which a GPU's cycles are taken to be low; and when each was last seen to work, whoever timed it.
 _IDLE = 0.2
 _idle_since: dict[torch.device, float] = {}
+# The stream that calls are captured on, by the number of the GPU: PyTorch keeps memory for its matmuls for each stream.
+_streams: dict[int, Any] = {}
 
 
 def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
@@ -32,12 +37,33 @@ def captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
     Whoever holds the first, holds the graph, whose memory the results are in. Other threads may use the GPU meanwhile: what they
     do there neither fails nor ends the capture.
 
+    PyTorch's own `torch.cuda.graph` gives back all memory first that nobody uses, so that whatever runs between two captures has to
+    ask the driver for it anew. Here that is done where it is much, or where memory is lacking: within a capture none can be given
+    back.
+
     Raises:
         RuntimeError: `run` does what cannot be captured: it waits for the GPU, say.
     """
-    graph = _CUDA.CUDAGraph()
-    with _CUDA.graph(graph, capture_error_mode="thread_local"):
-        results = run()
+    unused = _CUDA.memory_reserved() - _CUDA.memory_allocated()
+    if unused > _UNUSED * _CUDA.get_device_properties(_CUDA.current_device()).total_memory:
+        _CUDA.empty_cache()
+    with suppress(torch.OutOfMemoryError):
+        return _captured(run)
+    _CUDA.empty_cache()  # now that the error is gone, whose frames hold what was made
+    return _captured(run)
+
+
+def _captured(run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    """Captures `run` on the stream for that, once the GPU has done what it was given."""
+    graph, device = _CUDA.CUDAGraph(), _CUDA.current_device()
+    stream = _streams[device] if device in _streams else _streams.setdefault(device, _CUDA.Stream())
+    _CUDA.synchronize()
+    with _CUDA.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            results = run()
+        finally:
+            graph.capture_end()
     return graph.replay, results
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from weft.cost import Machine
 from weft.options import current
+from weft.phases import phase
 from weft.plan.targets.candidates import Example
 from weft.plan.targets.packed import FORMS, PackedAs, packed, unpacked
 from weft.run.cache import CacheFolder, Json
@@ -44,6 +45,7 @@ def parts_of(
     return {**environment, "model": repr(machine), **own}
 
 
+@phase("keeping")
 def recalled(
     parts: Mapping[str, str],
     kind: type[T],
@@ -64,6 +66,7 @@ def recalled(
         return None  # gone since the look, or another entry's content
 
 
+@phase("keeping")
 def keep(
     parts: Mapping[str, str],
     value: object,

@@ -10,6 +10,7 @@ import torch
 
 from weft.emit import triton
 from weft.options import current
+from weft.phases import phase
 from weft.plan.targets.base import LaunchSpec, Meta, launch_specs
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.interface import signature, size_of
@@ -93,6 +94,7 @@ def printed(spec: LaunchSpec, meta: Meta | None = None) -> Printed:
         "tf32": str(tf32_allowed()),
     }
 
+    @phase("emit")
     def emit() -> GpuSource:
         kernel = triton.emit(
             applied, part, spec.name, dims, example.target, tf32=tf32_allowed(), stages=schedule.stages

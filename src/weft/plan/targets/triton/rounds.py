@@ -14,6 +14,7 @@ import torch
 from weft.block.program import BlockProgram
 from weft.errors import WeftError
 from weft.options import current
+from weft.phases import phase
 from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
 from weft.plan.targets.candidates import Candidate, Considered, Example
 from weft.plan.targets.graphs import GraphTimer, cache_filler
@@ -85,7 +86,7 @@ class Rounds:
             if over:  # with more time another one may have had kernels
                 return
             raise failure
-        with torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
+        with phase("tuning"), torch.no_grad(), torch.cuda.device(self.device), alone_on(self.device):
             timing = self._timing = self._timing or _timing(
                 self.program, self.example, self.device, [each.applied for each in self.tried]
             )
@@ -139,7 +140,8 @@ def compiled(
     good = [(c, each) for c, each in zip(tried, printed, strict=True) if not isinstance(each, WeftError)]
     ends = [math.inf if number < surely else deadline for number in range(len(good))]
     tasks = [partial(_assembled_aloud, *each, end, observer()) for each, end in zip(good, ends, strict=True)]
-    made = iter(side_by_side(tasks))
+    with phase("compiler"):
+        made = iter(side_by_side(tasks))
     return [each if isinstance(each, WeftError) else next(made) for each in printed]
 
 

@@ -24,9 +24,17 @@ class BinaryServing:
             if c.space in judged.names:
                 self._constants.setdefault(judged.names[c.space], []).append(c)
         self._known: dict[tuple[str, int], bool] = {}
+        self._least: dict[tuple[str, int], int] = {}
 
     def at_least(self, name: str, size: int) -> int:
         """Returns the least size of a space from `size` on that the binary may serve; the example's where there is none near."""
+        key = name, size
+        if key not in self._least:
+            self._least[key] = self._found(name, size)
+        return self._least[key]
+
+    def _found(self, name: str, size: int) -> int:
+        """Looks for what `at_least` returns."""
         example = self._example.get(name)
         if example is None:
             return size

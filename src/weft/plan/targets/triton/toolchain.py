@@ -16,6 +16,7 @@ from weft.cost import Cost, Machine, estimate_gpu, gpu, published_chip
 from weft.cost.chip import Chip
 from weft.emit import triton
 from weft.errors import TargetError
+from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.plan.targets.candidates import Example, Selection
@@ -87,7 +88,8 @@ class TritonGpu(Toolchain):
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
         found = printed(spec, meta)
-        found.assembled()
+        with phase("compiler"):
+            found.assembled()
         return Built(found.binary, found.assembled)
 
     def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:

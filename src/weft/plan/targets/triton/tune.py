@@ -18,6 +18,7 @@ from weft.block.program import Dot
 from weft.block.walk import every
 from weft.errors import WeftError
 from weft.options import current
+from weft.phases import phase
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Considered, Selection
 from weft.plan.targets.graphs import capturing
@@ -215,7 +216,9 @@ def _compiling(
     """Yields the candidates that have kernels, the likeliest first; the others are added to `failed`."""
     for candidate in _likeliest(selection, anew):
         try:
-            assembled(built(selection.program, candidate, selection.example), math.inf)
+            printed = built(selection.program, candidate, selection.example)
+            with phase("compiler"):
+                assembled(printed, math.inf)
         except WeftError as error:
             failed.append((candidate, error))
         else:
