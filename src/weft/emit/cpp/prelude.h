@@ -1557,7 +1557,8 @@ WEFT_SHARED void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, c
   if (!add) zero(c, ldc, mb, nb);
   // Short sums are added up, not one long one: its rounding would grow with kb.
   // Several rows of a go over a block of b that stays in the cache; one takes rows of b from end to end.
-  constexpr i64 kColumns = 2048, kDepth = 64, kShort = 256;
+  constexpr i64 kColumns = 2048, kDepth = 64;
+  const i64 few = k_stride == nb ? 256 : 64;  // rows side by side are one stream however short they are
   const i64 wide = mb == 1 ? kColumns : kColumns / 2;
   Sum<T> part[kColumns];
   for (i64 n0 = 0; n0 < nb; n0 += wide)
@@ -1569,7 +1570,7 @@ WEFT_SHARED void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, c
         i64 done = 0;
         if constexpr (is_float(Sum<T>{}))
           if (n_stride == 1)
-            done = nb <= kShort ? add_short_rows(out, x, y, k_stride, columns, depth) : add_long_rows(out, part, x, y, k_stride, columns, depth);
+            done = nb <= few ? add_short_rows(out, x, y, k_stride, columns, depth) : add_long_rows(out, part, x, y, k_stride, columns, depth);
         add_rows(part, x, y + done * n_stride, k_stride, n_stride, columns - done, depth);
 #pragma omp simd
         for (i64 n = done; n < columns; ++n) out[n] += part[n - done];

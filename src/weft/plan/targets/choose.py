@@ -32,7 +32,7 @@ _CHAINED = 512
 # Rows of a block beside spans.
 _BESIDE = 128
 _GUARDED = 256  # columns of one that a mask may leave out: with fewer, what is done once for each row shows
-_DIRECT_DEPTH = 2048
+_DIRECT_DEPTH = 4096
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
