@@ -3,8 +3,8 @@
 The rule below was measured (docs/internals/cpu-schedules.md): it keeps a block matmul's accumulator and staged panel in the
 second-level cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay
 for staging.
-Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there. Columns of a matrix
-that few rows are multiplied by are equal parts of the first example's of a class instead.
+Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there. Columns of a
+matrix that few rows are multiplied by are equal parts of the first example's of a class instead.
 """
 
 from __future__ import annotations
