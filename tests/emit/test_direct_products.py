@@ -84,6 +84,20 @@ def test_any_sizes_and_strides(library: ctypes.CDLL, dtype: torch.dtype, by_rows
         assert (c[:, columns:] != c[:, columns:]).all() or number % 7 == 0, "what lies beside the result is not touched"
 
 
+@pytest.mark.parametrize("pitch", [2048, 2049, 4096], ids=lambda pitch: f"rows {pitch} apart")
+@pytest.mark.parametrize("dtype", _TYPES, ids=str)
+def test_one_row_by_long_rows(library: ctypes.CDLL, dtype: torch.dtype, pitch: int) -> None:
+    """More columns than a part has; as many rows at once as there are registers for, half as many, and what is left of them."""
+    random = torch.Generator().manual_seed(4)
+    for depth, columns in ((64, 2048), (91, 2047), (7, 1000), (129, pitch)):
+        a = torch.randn(1, depth, generator=random).to(dtype)
+        b = strided(depth, columns, True, pitch - columns, random).to(dtype)
+        c = torch.ones(1, columns)
+        product(library, c, True, a, b)
+        exact = a.double() @ b.double() + 1
+        assert ((c - exact).abs() / (a.double().abs() @ b.double().abs() + 1)).max() < 2e-6, (depth, columns)
+
+
 @pytest.mark.parametrize("by_rows", [True, False], ids=["dense rows", "dense columns"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_numbers_below_the_normal_ones_count(library: ctypes.CDLL, dtype: torch.dtype, by_rows: bool) -> None:

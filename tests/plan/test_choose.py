@@ -61,6 +61,18 @@ def test_every_thread_gets_a_block():
     assert many["n"].levels[0].place is LevelPlace.grid
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("size", [1, 256, 768, 2304, 2816, 50257])
+def test_columns_of_few_rows_are_shared_out_evenly(size: int, threads: int) -> None:
+    """Of a matrix that is read once: no thread reads more than another by a remainder, and blocks are as long as that allows."""
+    (level,) = dict(chosen("linear_relu", threads=threads, M=1, N=size).loops)["n"].levels
+    blocks = math.ceil(size / level.size)
+    most = math.ceil(blocks / threads) * level.size
+    assert most <= size / threads + 64 * math.ceil(blocks / threads)
+    assert level.size == 2048 or level.size % 64 == 0
+    assert blocks <= threads * math.ceil(size / (2048 * threads))
+
+
 def test_blocks_are_smaller_where_the_cache_is():
     block = fused(programs.linear_relu())
     sizes = {s.name: 4096 for s in programs.linear_relu().spaces()}

@@ -1349,21 +1349,8 @@ static inline FloatLanes sums_of_all(FloatLanes (&sums)[kTile]) {
       sums[s] = WEFT_SHUFFLE(Word<4>, sums[s], sums[s + half], WEFT_LOW) + WEFT_SHUFFLE(Word<4>, sums[s], sums[s + half], WEFT_HIGH);
   return sums[0];
 }
-// Adds to sums[s] the products of x[k] and b[s * stride + k] for k from `k` on, as long as there are whole vectors; gives the first
-// k that is left. So many rows are too many streams for a machine to see what comes next: it is told.
-template <class T>
-static inline i64 add_products(FloatLanes (&sums)[kTile], const T* x, const T* b, i64 stride, i64 k, i64 kb) {
-  for (; k + kTile <= kb; k += kTile) {
-    const FloatLanes y = load_lanes(x + k);
-#pragma GCC unroll 16
-    for (int s = 0; s < kTile; ++s) {
-      __builtin_prefetch(b + (s + kTile) * stride + k);
-      sums[s] = fma(y, load_lanes(b + s * stride + k), sums[s]);
-    }
-  }
-  return k;
-}
 // Two vectors of elements. Those of 16 bits are split by parity, an instruction for each vector.
+constexpr int kCouple = 2 * kTile;
 struct Couple {
   FloatLanes first, second;
 };
@@ -1376,23 +1363,33 @@ static inline Couple load_couple(const bf16* at) {
   __builtin_memcpy(&v, at, sizeof v);
   return Couple{(FloatLanes)(v << 16), (FloatLanes)(v & 0xffff0000u)};
 }
-// The machine's own product of pairs is no faster where memory is waited for, and takes numbers below the normal ones for 0.
-static inline i64 add_products(FloatLanes (&sums)[kTile], const bf16* x, const bf16* b, i64 stride, i64 k, i64 kb) {
-  for (; k + 2 * kTile <= kb; k += 2 * kTile) {
-    const Couple y = load_couple(x + k);
-#pragma GCC unroll 16
-    for (int s = 0; s < kTile; ++s) {
-      __builtin_prefetch(b + (s + kTile) * stride + k);
-      const Couple z = load_couple(b + s * stride + k);
-      sums[s] = fma(y.second, z.second, fma(y.first, z.first, sums[s]));
-    }
+// Gives the products of x[k] and b[k] for k < kb, as long as there are whole vectors, summed in the lanes of one; `done` is the first k
+// that is left. The machine's own product of pairs is no faster where memory is waited for, and takes numbers below the normal ones for 0.
+template <class T>
+static inline FloatLanes lanes_of_row(const T* x, const T* b, i64 kb, i64& done) {
+  constexpr int kChains = 2;  // of two sums each: enough to hide how long an addition takes
+  Couple sums[kChains] = {};
+  const auto step = [&](Couple& sum, i64 k) {
+    const Couple y = load_couple(x + k), z = load_couple(b + k);
+    sum.first = fma(y.first, z.first, sum.first);
+    sum.second = fma(y.second, z.second, sum.second);
+  };
+  i64 k = 0;
+  for (; k + kChains * kCouple <= kb; k += kChains * kCouple) {
+#pragma GCC unroll 2
+    for (int chain = 0; chain < kChains; ++chain) step(sums[chain], k + chain * kCouple);
   }
-  return add_products<bf16>(sums, x, b, stride, k, kb);
+  for (; k + kCouple <= kb; k += kCouple) step(sums[0], k);
+  for (; k + kTile <= kb; k += kTile) sums[1].first = fma(load_lanes(x + k), load_lanes(b + k), sums[1].first);
+  done = k;
+  return (sums[0].first + sums[0].second) + (sums[1].first + sums[1].second);
 }
+// The rows of b one after the other: a machine fetches ahead of one stream best.
 template <class T>
 static WEFT_APART void tile_products(float* c, bool add, const T* x, const T* b, i64 stride, i64 kb) {
-  FloatLanes sums[kTile] = {};
-  const i64 done = add_products(sums, x, b, stride, 0, kb);
+  FloatLanes sums[kTile];
+  i64 done = 0;
+  for (int s = 0; s < kTile; ++s) sums[s] = lanes_of_row(x, b + s * stride, kb, done);
   const FloatLanes whole = sums_of_all(sums);
   for (int s = 0; s < kTile; ++s) {
     float sum = whole[s];
@@ -1431,7 +1428,6 @@ static inline Couple in_order(const bf16*, Couple c) {
 }
 // out[n] += sum over k of x[k] * b[k * k_stride + n] for n < kCouple * Couples. The sums stay in registers, and the machine is told of
 // the rows that lie 2 KiB of such rows ahead: short rows end too soon for it to see what comes next.
-constexpr int kCouple = 2 * kTile;
 template <int Couples, class T>
 static WEFT_APART void add_short_rows(float* out, const T* x, const T* b, i64 k_stride, i64 kb) {
   constexpr int kChains = kTile / 2 / Couples;  // enough sums at a time to hide how long an addition takes
@@ -1475,6 +1471,45 @@ static inline i64 add_short_rows(float* out, const T* x, const T* b, i64 k_strid
   for (; n + 2 * kCouple <= nb; n += 2 * kCouple) add_short_rows<2>(out + n, x, b + n, k_stride, kb);
   for (; n + kCouple <= nb; n += kCouple) add_short_rows<1>(out + n, x, b + n, k_stride, kb);
   return n;
+}
+
+// Adds x[r] * b[r * k_stride + n], r < Rows, to sums[n], n < nb: a multiple of kCouple. The sums of a couple lie as load_couple() has
+// them.
+template <int Rows, class T>
+static inline void add_rows_at_once(float* sums, const T* x, const T* b, i64 k_stride, i64 nb) {
+  FloatLanes by[Rows];
+  for (int r = 0; r < Rows; ++r) by[r] = load(x[r]) - FloatLanes{};
+  for (i64 n = 0; n < nb; n += kCouple) {
+    FloatLanes first = load_lanes(sums + n), second = load_lanes(sums + n + kTile);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const Couple y = load_couple(b + r * k_stride + n);
+      first = fma(by[r], y.first, first);
+      second = fma(by[r], y.second, second);
+    }
+    __builtin_memcpy(sums + n, &first, sizeof first);
+    __builtin_memcpy(sums + n + kTile, &second, sizeof second);
+  }
+}
+// out[n] += sum over k of x[k] * b[k * k_stride + n] for the whole couples of `nb` columns; gives the first column that is left. So
+// many rows at once, from end to end, are streams that a machine sees by itself, and sums are read and written rarely.
+template <class T>
+static inline i64 add_long_rows(float* __restrict out, float* __restrict sums, const T* x, const T* b, i64 k_stride, i64 nb, i64 kb) {
+  nb = nb / kCouple * kCouple;
+  __builtin_memset(sums, 0, (size_t)nb * sizeof(float));
+  // Rows whole pages apart fall into the same few lines of a first-level cache, which has room for half as many.
+  const bool crowded = k_stride * (i64)sizeof(T) % 4096 == 0;
+  i64 k = 0;
+  for (; !crowded && k + kTile <= kb; k += kTile) add_rows_at_once<kTile>(sums, x + k, b + k * k_stride, k_stride, nb);
+  for (; k + kTile / 2 <= kb; k += kTile / 2) add_rows_at_once<kTile / 2>(sums, x + k, b + k * k_stride, k_stride, nb);
+  for (; k < kb; ++k) add_rows_at_once<1>(sums, x + k, b + k * k_stride, k_stride, nb);
+  for (i64 n = 0; n < nb; n += kCouple) {
+    const Couple sum = in_order(b, Couple{load_lanes(sums + n), load_lanes(sums + n + kTile)});
+    const FloatLanes first = load_lanes(out + n) + sum.first, second = load_lanes(out + n + kTile) + sum.second;
+    __builtin_memcpy(out + n, &first, sizeof first);
+    __builtin_memcpy(out + n + kTile, &second, sizeof second);
+  }
+  return nb;
 }
 
 // The product with a block whose columns lie dense, b[n * n_stride + k]: turned, so that the block's columns are dot()'s rows and
@@ -1521,17 +1556,21 @@ WEFT_SHARED void dot_direct(Sum<T>* c, i64 ldc, bool add, const T* a, i64 lda, c
   }
   if (!add) zero(c, ldc, mb, nb);
   // Short sums are added up, not one long one: its rounding would grow with kb.
-  constexpr i64 kColumns = 1024, kDepth = 64, kShort = 256;
+  // Several rows of a go over a block of b that stays in the cache; one takes rows of b from end to end.
+  constexpr i64 kColumns = 2048, kDepth = 64;
+  const i64 few = k_stride == nb ? 256 : 64;  // rows side by side are one stream however short they are
+  const i64 wide = mb == 1 ? kColumns : kColumns / 2;
   Sum<T> part[kColumns];
-  for (i64 n0 = 0; n0 < nb; n0 += kColumns)
+  for (i64 n0 = 0; n0 < nb; n0 += wide)
     for (i64 k0 = 0; k0 < kb; k0 += kDepth)
       for (i64 i = 0; i < mb; ++i) {
-        const i64 columns = min_index(kColumns, nb - n0), depth = min_index(kDepth, kb - k0);
+        const i64 columns = min_index(wide, nb - n0), depth = min_index(kDepth, kb - k0);
         const T *x = a + i * lda + k0, *y = b + k0 * k_stride + n0 * n_stride;
         Sum<T>* const out = c + i * ldc + n0;
         i64 done = 0;
         if constexpr (is_float(Sum<T>{}))
-          if (n_stride == 1 && nb <= kShort) done = add_short_rows(out, x, y, k_stride, columns, depth);
+          if (n_stride == 1)
+            done = nb <= few ? add_short_rows(out, x, y, k_stride, columns, depth) : add_long_rows(out, part, x, y, k_stride, columns, depth);
         add_rows(part, x, y + done * n_stride, k_stride, n_stride, columns - done, depth);
 #pragma omp simd
         for (i64 n = done; n < columns; ++n) out[n] += part[n - done];

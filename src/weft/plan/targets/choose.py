@@ -3,20 +3,22 @@
 The rule below was measured (docs/internals/cpu-schedules.md): it keeps a block matmul's accumulator and staged panel in the
 second-level cache, gives every thread at least two blocks, and leaves operands where they are when there are too few rows to pay
 for staging.
-Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there.
+Tiles are a few powers of two, the same for all sizes of a class, so that a new length uses the binary that is there. Columns of a
+matrix that few rows are multiplied by are equal parts of the first example's of a class instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from weft.block.check import body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Collapse, Dot, Feed, Final, Graph, Map, State
+from weft.block.check import body_types, infer
+from weft.block.program import BlockProgram, BlockType, Collapse, Dot, Final, Graph, Map
 from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import maps, operands, ranks, results, scans_apart
+from weft.plan.targets.matmuls import BlockMatmul, Sources, find_matmuls, origins_of, seen
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -31,11 +33,13 @@ _CHAINED = 512
 # Rows of a block beside spans.
 _BESIDE = 128
 _GUARDED = 256  # columns of one that a mask may leave out: with fewer, what is done once for each row shows
-_DIRECT_DEPTH = 2048
+_DIRECT_DEPTH = 4096
 # With fewer rows than this, staging a panel costs more than it saves (by element type of the operands).
 _FEW_ROWS = {DType.bfloat16: 2, DType.float16: 2}
 _OTHER_FEW_ROWS = 8
 _DIRECT_COLUMNS = 2048
+# Columns of a block of those are a multiple of so many: lines of whole vectors.
+_EVEN_COLUMNS = 64
 # A column operand that lies dense along what is contracted is not staged for so few rows (a class of sizes ends there), nor for
 # blocks that are so many times deeper than tall (by element type; other types have no such matmul).
 _TURNED_ROWS = 64
@@ -57,25 +61,6 @@ CHAIN = 64
 _MOST_IN_A_BLOCK = 1 << 22
 # No loop over so few elements is worth being the innermost.
 _FEW = 8
-
-
-@dataclass(frozen=True, slots=True)
-class BlockMatmul:
-    """A block matmul of a fused program, by the axes of the loops around it.
-
-    Attributes:
-        dtype: of the column operand.
-        row_operand_dense: along what is contracted, or not in memory.
-        column_operand_dense: along what is contracted, in memory.
-    """
-
-    name: str
-    rows: Axis | None
-    columns: Axis | None
-    over: Axis
-    dtype: DType
-    row_operand_dense: bool
-    column_operand_dense: bool
 
 
 def choose(
@@ -145,7 +130,7 @@ def _lying_across(
     graph: Graph,
     inputs: dict[str, BlockType],
     scope: Scope,
-    sources: _Sources,
+    sources: Sources,
     innermost: Mapping[str, int | None],
     short: frozenset[Axis],
 ) -> Iterator[str]:
@@ -157,7 +142,7 @@ def _lying_across(
         if not isinstance(node, Map):
             continue
         given, inside = body_types(node, types), scope.inside(node)
-        fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
+        fed = {f.inner: seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
         combined = (
             n for n in node.body.nodes if isinstance(n, Dot) or (len(results(n)) > 1 and not isinstance(n, Map))
         )
@@ -288,57 +273,6 @@ def _dots(graph: Graph) -> Iterator[Dot]:
                 yield from _dots(node.state.update)
 
 
-def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> Iterator[BlockMatmul]:
-    """Yield every block matmul of `program`, with what is known of how its operands lie in memory."""
-    sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
-    yield from _matmuls(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
-
-
-# For each value that is (part of) an input: the input's name and axis that each of its axes comes from.
-_Sources = Mapping[str, Mapping[Axis, tuple[str, int]]]
-
-
-def _matmuls(
-    graph: Graph, inputs: dict[str, BlockType], scope: Scope, sources: _Sources, innermost: Mapping[str, int | None]
-) -> Iterator[BlockMatmul]:
-    types = infer(graph, inputs, scope)
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            inner = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-            given, inside = body_types(node, types), scope.inside(node)
-            yield from _matmuls(node.body, given, inside, inner, innermost)
-            if node.state is not None:
-                yield from _matmuls_of_update(node, node.state, given, inside, inner, innermost)
-        elif isinstance(node, Dot):
-            left, right = types[node.left], types[node.right]
-            rows = next((a for a in left.dims if a != node.over), None)
-            columns = next((a for a in right.dims if a != node.over), None)
-            read, other = (sources.get(name, {}).get(node.over) for name in (node.left, node.right))
-            dense = read is None or innermost.get(read[0]) == read[1]
-            turned = other is not None and innermost.get(other[0]) == other[1]
-            yield BlockMatmul(node.name, rows, columns, node.over, right.dtype, dense, turned)
-
-
-def _matmuls_of_update(
-    node: Map,
-    state: State,
-    given: dict[str, BlockType],
-    scope: Scope,
-    sources: _Sources,
-    innermost: Mapping[str, int | None],
-) -> Iterator[BlockMatmul]:
-    fed = update_types(state, infer(node.body, given, scope))
-    names = zip(state.update.inputs[len(state.components) :], state.feeds, strict=True)
-    own = {inner: sources[outer] for inner, outer in names if outer in sources}
-    yield from _matmuls(state.update, fed, scope, own, innermost)
-
-
-def _seen(node: Map, feed: Feed, axes: Mapping[Axis, tuple[str, int]]) -> dict[Axis, tuple[str, int]]:
-    """Tell where the axes of a fed value come from: the one that is iterated is the map's own inside."""
-    over = None if isinstance(feed.access, Broadcast) else feed.access.over
-    return {node.axis if a == over else a: origin for a, origin in axes.items()}
-
-
 def _few_rows(matmul: BlockMatmul, sizes: Mapping[str, int]) -> bool:
     rows = 1 if matmul.rows is None else matmul.rows.space.size(sizes)
     return matmul.columns is None or rows <= _FEW_ROWS.get(matmul.dtype, _OTHER_FEW_ROWS)
@@ -393,10 +327,23 @@ def _tiles(
         tiles[axis] = _DIRECT_COLUMNS if direct else held if axis in chained else _COLUMNS * (2 if wide else 1)
     halved = [a for a in dict.fromkeys((*columns, *rows)) if a in grid and a not in whole]
     alone = math.prod(extent[m.axis] for m in maps(program.graph) if m.unit and m.name in on_grid)
+    if direct:
+        for axis in set(halved).intersection(columns):
+            tiles[axis] = _even_columns(extent[axis], math.ceil(threads / max(1, alone)))
+        return tiles
     # Where the columns are a loop, a second block for each thread would stage every panel once more.
     wanted = 2 * threads if any(a in grid for a in columns) else threads
     _enough_blocks(tiles, extent, halved, math.ceil(wanted / max(1, alone)))
     return tiles
+
+
+def _even_columns(size: int, threads: int) -> int:
+    """Divide `size` columns of a matrix that is read once into as few equal parts for each thread as blocks allow.
+
+    Halves of a tile would leave a thread that has one block more than another, and short stretches of each row to read.
+    """
+    rounds = max(1, math.ceil(size / (threads * _DIRECT_COLUMNS)))
+    return max(1, math.ceil(size / (threads * rounds * _EVEN_COLUMNS))) * _EVEN_COLUMNS
 
 
 def _most_rows(extent: Mapping[Axis, int], whole: frozenset[Axis], chained: Sequence[Axis], cache_bytes: float) -> int:
@@ -487,14 +434,3 @@ def inwards(rank: int, last: int | None) -> list[int]:
     """List dimensions from the innermost outwards: the one of stride 1 first, where it is known."""
     order = list(reversed(range(rank)))
     return order if last is None else [last, *(d for d in order if d != last)]
-
-
-def origins_of(graph: Graph, sources: _Sources) -> Iterator[tuple[Axis, tuple[str, int]]]:
-    """Yield for each loop that goes along a dimension of an input its axis, and which dimension."""
-    for node in graph.nodes:
-        if isinstance(node, Map):
-            fed = {f.inner: _seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-            for axes in fed.values():
-                if node.axis in axes:
-                    yield node.axis, axes[node.axis]
-            yield from origins_of(node.body, fed)

@@ -16,7 +16,8 @@ from weft.block.room import power_of_two
 from weft.block.walk import maps, operands, ranks, results, scans_apart
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
-from weft.plan.targets.choose import CHAIN, find_matmuls, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.choose import CHAIN, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.matmuls import find_matmuls
 from weft.plan.targets.triton.masks import told_beforehand
 from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
 from weft.schedule import (

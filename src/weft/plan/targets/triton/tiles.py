@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from weft.block.program import BlockProgram, Graph, Map
 from weft.block.room import power_of_two
 from weft.block.walk import maps
-from weft.plan.targets.choose import inwards, origins_of
+from weft.plan.targets.choose import inwards
+from weft.plan.targets.matmuls import origins_of
 from weft.tensor.axes import Axis
 
 
