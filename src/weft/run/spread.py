@@ -280,7 +280,7 @@ class _Pickler(pickle.Pickler):
 
 @cache
 def _slots_of(kind: type) -> tuple[str, ...]:
-    """Lists the fields of a frozen dataclass with a slot for each; none of another class, or of one that says itself how it is made again."""
+    """Lists the fields of a dataclass with a slot for each; none of another class, or where it says itself how it is made again."""
     own_way = kind.__reduce__ is not object.__reduce__
     if own_way or not is_dataclass(kind) or "__slots__" not in kind.__dict__:
         return ()
