@@ -12,6 +12,7 @@ def uncollected() -> Generator[None]:
     """Stop the collection of cycles until the block ends, for a second or so.
 
     Each full collection looks at all that PyTorch's modules hold, for 0.3 s, and importing PyTorch's tracer sets off several.
+    What was made meanwhile counts as old from then on: else the first new object would have Python look at all of that.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -19,4 +20,7 @@ def uncollected() -> Generator[None]:
         yield
     finally:
         if collects:
+            if not gc.get_freeze_count():  # what the user froze stays so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

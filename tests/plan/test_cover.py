@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, isclose
 
@@ -13,6 +13,8 @@ from weft.plan.partition import cover
 from weft.plan.partition.cover import (
     Subset,
     Waits,
+    _moves,
+    _Paths,
     _stretches_of,
     cheapest,
     convex_parts,
@@ -214,43 +216,79 @@ def test_of_equal_cuts_the_one_with_fewer_kernels_is_taken() -> None:
     assert cheapest(waits, bounds, bounds.__getitem__) == ((0b11111,), 5.0)
 
 
-def test_what_is_asked_for_when_prices_fail_is_told_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go through parts none of which has a price: the search asks for them one by one, but tells of them after the first."""
-    monkeypatch.setattr(cover, "_LONG", -1.0)
+@dataclass
+class Foresight:
+    """Hears what will be asked for; prices of single elements, and of others that are `known`, are at hand."""
+
+    known: frozenset[Subset] = frozenset()
+    told: list[tuple[Subset, ...]] = field(default_factory=list[tuple[Subset, ...]])
+
+    def at_hand(self, part: Subset) -> bool:
+        return part.bit_count() == 1 or part in self.known or any(part in parts for parts in self.told)
+
+    def foreseen(self, parts: Sequence[Subset]) -> None:
+        self.told.append(tuple(parts))
+
+
+def test_what_is_asked_for_when_prices_fail_is_told_ahead() -> None:
+    """Go through parts none of which has a price: the search asks for them one by one, but tells of them before."""
     waits, alone = chain(5), 4.0
     bounds = {p: alone if p.bit_count() == 1 else 3.0 for own in convex_parts(waits, lambda _: True) for p in own}
-    told: list[tuple[Subset, ...]] = []
-    asked: list[Subset] = []
+    asked: dict[Subset, None] = {}
 
     def price(part: Subset) -> float:
-        asked.append(part)
+        asked.setdefault(part)
         return alone if part.bit_count() == 1 else inf
 
-    found = cheapest(waits, bounds, price, lambda parts: told.append(tuple(parts)))
+    found = cheapest(waits, bounds, price, ahead := Foresight())
     assert found == cheapest(waits, bounds, lambda part: alone if part.bit_count() == 1 else inf)
     several = [part for part in asked if part.bit_count() > 1]
     assert len(several) == 10  # all stretches of 2 to 5 elements
-    assert told == [tuple(several)]  # in the order in which they are asked for
+    assert ahead.told == [tuple(several)]  # in the order in which they are asked for
 
 
-def test_what_is_told_ahead_changes_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_at_hand_is_not_told_and_counts_at_its_price() -> None:
+    """Prices that are known say what is asked for next: nothing, where a known part is the cheapest."""
+    bounds = {p: 1.0 for own in convex_parts(chain(5), lambda _: True) for p in own}
+    known = frozenset(part for part in bounds if part.bit_count() < 5)
+    prices = {part: 1.5 if part == 0b1111 else 9.0 for part in bounds}
+    ahead = Foresight(known)
+    assert cheapest(chain(5), bounds, prices.__getitem__, ahead)[0] == (0b11111,)
+    assert ahead.told == [(0b11111,)]
+    ahead = Foresight(frozenset(bounds))
+    assert cheapest(chain(5), bounds, prices.__getitem__, ahead)[0] == (0b11111,)
+    assert not ahead.told
+
+
+def test_what_is_told_ahead_changes_no_cut() -> None:
     """Find the cheapest cut all the same where prices are finite, so that not all that was told is asked for."""
-    monkeypatch.setattr(cover, "_LONG", -1.0)
     for seed in range(30):
         drawn = random.Random(seed)
         waits = chain(6)
         bounds = {p: drawn.random() for own in convex_parts(waits, lambda _: True) for p in own}
         prices = {p: inf if drawn.random() < 0.3 else bound + drawn.random() for p, bound in bounds.items()}
         prices |= {1 << i: 3.0 for i in range(6)}
-        found = cheapest(waits, bounds, prices.__getitem__, lambda _: None)
+        known = frozenset(part for part in bounds if drawn.random() < 0.3)
+        found = cheapest(waits, bounds, prices.__getitem__, Foresight(known))
         assert found == cheapest(waits, bounds, prices.__getitem__)
 
 
-def test_prices_that_are_quickly_found_are_not_told_ahead() -> None:
-    told: list[object] = []
-    bounds = {p: 1.0 for own in convex_parts(chain(5), lambda _: True) for p in own}
-    cheapest(chain(5), bounds, lambda part: 1.0 if part.bit_count() == 1 else inf, told.append)
-    assert not told
+def test_paths_that_are_kept_up_to_date_are_those_found_anew() -> None:
+    """Change costs up and down, equal ones among them: each path is the one that a search from the beginning finds."""
+    drawn = random.Random(5)
+    waits = Waits((0, 0b1, 0b10, 0b100, 0b1, 0b10000, 0b100000, 0b1001000))
+    parts = [part for own in convex_parts(waits, lambda _: True) for part in own]
+    moves = _moves(waits, parts)
+    costs = [float(drawn.randrange(1, 4)) for _ in parts]
+    paths = _Paths.of(moves, list(costs))
+    for _ in range(300):
+        number = drawn.randrange(len(parts))
+        costs[number] = inf if drawn.random() < 0.1 else float(drawn.randrange(1, 6))
+        kept = paths.copy()
+        paths.put(number, costs[number])
+        anew = _Paths.of(moves, list(costs))
+        assert (paths.least, paths.last) == (anew.least, anew.last)
+        assert kept.costs != paths.costs or kept.least == paths.least
 
 
 def test_a_graph_that_nothing_covers_is_an_error() -> None:

@@ -46,6 +46,9 @@ class Predicted:
         cost = replace(found.chosen.cost, predicted_seconds=found.chosen.cost.predicted_seconds * self.seconds)
         return replace(found, chosen=replace(found.chosen, cost=cost))
 
+    def at_hand(self, region: Region) -> bool:
+        return False
+
     def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         return False
 

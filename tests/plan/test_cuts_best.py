@@ -221,6 +221,9 @@ class Predicted:
         innermost = {n.name: len(n.axes) - 1 for n in region.program.inputs}
         return select(region.program, Example(self.sizes, innermost, 2))
 
+    def at_hand(self, region: Region) -> bool:
+        return False
+
     def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         return False
 

@@ -37,6 +37,9 @@ def test_where_all_is_selected_at_once_what_cannot_take_less_than_its_atoms_is_n
     lone, cheap = [frozenset({f"product{i}"}) for i in range(4)], frozenset({"product0", "product1"})
 
     class Known(Invented):
+        def at_hand(self, region: Region) -> bool:
+            return True
+
         def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
             asked.extend(frozenset(n.name for n in region.program.nodes) for region in regions)
             return True

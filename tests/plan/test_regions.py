@@ -19,6 +19,7 @@ from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import regions
 from weft.plan.execute import selections as module
 from weft.plan.partition.partition import Region, linear, partition
+from weft.run import spread as spreading_module
 from weft.run.cache import CacheFolder
 from weft.target import Target
 
@@ -123,7 +124,7 @@ def test_selections_side_by_side_are_those_one_by_one(target, selections, monkey
             return [k.source for k in weft.optimize(chained, given, target).kernels], len(selections)
 
     one_by_one, here = sources(tmp_path / "one by one")
-    monkeypatch.setattr("weft.run.spread.processors", lambda: 4)
+    monkeypatch.setattr(spreading_module, "processors", lambda: 4)
     found, left = sources(tmp_path / "side by side")
     assert found == one_by_one
     assert left == 0 < here
@@ -139,7 +140,7 @@ def test_a_defect_in_a_child_is_noted_here(monkeypatch, tmp_path):
         raise ArithmeticError("planted")
 
     another_process()
-    monkeypatch.setattr("weft.run.spread.processors", lambda: 4)
+    monkeypatch.setattr(spreading_module, "processors", lambda: 4)
     monkeypatch.setattr("weft.plan.choose.select.snapshots", failing)
     given = [torch.randn(s) for s in ((70, 24), (24, 40), (40, 16))]
     with (
@@ -276,7 +277,7 @@ def test_compilers_begin_before_all_regions_are_looked_at(monkeypatch, tmp_path,
     monkeypatch.setattr(module, "spreading", spreading)
     monkeypatch.setattr(module, "are_side_by_side", lambda: True)
     monkeypatch.setattr(regions, "start_region", started)
-    programs = [linear_relu(), gated()]
+    programs = [gated(), linear_relu()]  # what takes longer is begun first
     known = regions.Regions({}, Target("cuda", "90"))
     with weft.options(cache_dir=str(tmp_path)):
         for each in map(Region, programs):

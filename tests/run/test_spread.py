@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from dataclasses import FrozenInstanceError, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,66 @@ def test_what_waits_for_every_child_takes_no_result_and_leaves_no_descriptor(how
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a task gives: read without a look at what is made."""
+
+    one: object
+    other: object
+    made: int = field(init=False, default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "made", self.made + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Own(Pair):
+    """Says itself how it is made again."""
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return Own, (self.one, "again")
+
+
+@dataclass
+class Plain:
+    """Has no slots."""
+
+    one: object
+
+
+def test_dataclasses_are_given_as_they_are() -> None:
+    shared = Pair((1, 2), None)
+    (found,) = spread([lambda: (Pair(shared, {"a": shared}), Own(1, 2), Plain(shared), frozenset((shared,)))])
+    assert found is not None
+    first, own, plain, several = found
+    assert (first, own, plain, several) == (Pair(shared, {"a": shared}), Own(1, "again"), Plain(shared), {shared})
+    assert isinstance(first.other, dict)
+    assert first.one is first.other["a"] is plain.one  # what is shared is shared again
+    assert [each.made for each in (first, own)] == [1, 1]
+    with pytest.raises(FrozenInstanceError):
+        first.one = 3  # type: ignore[misc]
+
+
+def test_children_begin_others_and_leave_no_descriptor(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
+    """Of nine children this process forks two, and each of them has one task at once."""
+    monkeypatch.setattr(module, "workers", lambda: 9)
+
+    def task() -> tuple[int, int]:
+        time.sleep(1.0)
+        return os.getpid(), len(list(Path("/proc/self/fd").iterdir()))
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    found = [each for each in spread([task] * 9) if each is not None]
+    assert len({pid for pid, _ in found}) == 9
+    assert len(children) == 2
+    most = max(count for _, count in found)
+    assert (
+        most <= before + 18
+    )  # the ends to read, one to write, those of the tasks and the processors, and its children
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert are_gone([pid for pid, _ in found])
 
 
 def test_a_task_shares_its_work_where_processors_are_free(monkeypatch: pytest.MonkeyPatch) -> None:

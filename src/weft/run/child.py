@@ -96,6 +96,11 @@ class Child:
         """Waits for the child, and tells whether it ended in time."""
         return self.handle is None or bool(select.select([self.handle], [], [], seconds)[0])
 
+    def wait(self) -> None:
+        """Waits until the child has ended, however long it takes."""
+        if self.handle is not None:
+            select.select([self.handle], [], [])
+
     def end(self) -> int | None:
         """Ends the child if it has not ended, and returns its status; None where something else has taken that."""
         if self.handle is None:

@@ -9,14 +9,19 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import gc
+import io
 import os
 import pickle
 import selectors
 import signal
+import sys
+import termios
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from types import MemberDescriptorType
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +39,8 @@ _PIPE = 1 << 20
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 _DEATH_SIGNAL = 1
 """Of Linux's `prctl`: what a process is sent when the one that began it ends."""
+_MOMENT = 1.0
+"""Seconds that a child without work left may take to end."""
 _FEWEST_WORKERS, _MOST_WORKERS = 3, 15
 """With fewer than the first nothing is spread: this process does it, in the order in which it is needed, and compilers have the
 other processors."""
@@ -52,6 +59,14 @@ def workers() -> int:
 def are_side_by_side() -> bool:
     """Tells whether there are processors to spare, so that work in Python is worth spreading."""
     return workers() >= _FEWEST_WORKERS
+
+
+def has_free() -> bool:
+    """Tells whether there is a processor that a task which spreads work would get, for a child beside its own."""
+    if not _shared:
+        return True
+    waiting = fcntl.ioctl(_shared[0].take, termios.FIONREAD, bytes(4))
+    return int.from_bytes(waiting, sys.byteorder) > 0
 
 
 def spread(tasks: Sequence[Callable[[], T]], seconds: float = 60.0) -> list[T | None]:
@@ -84,25 +99,36 @@ def spreading(tasks: Sequence[Callable[[], T]], seconds: float = 60.0) -> Genera
     if not can_fork() or not tasks:
         yield iter(())
         return
-    children: dict[int, Child] = {}  # by what is read of them
     latest = time.monotonic() + seconds
     tickets, give = os.pipe()
     os.write(give, b"".join(number.to_bytes(_TICKET, "little") for number in range(min(len(tasks), _MOST_TICKETS))))
     os.close(give)
+    pipes: list[tuple[int, int]] = []
+    children: list[Child] = []
+    done = False
     try:
         with _free(len(tasks)) as (count, places):
-            for _ in range(count):
-                try:
-                    reading, child = _begun(tasks, tickets, places)
-                except OSError:  # too many processes, or too little memory: fewer do it
-                    break
-                children[reading] = child
-            yield _given(tuple(children), latest, places)
+            with suppress(OSError):  # too many open files: fewer do it
+                pipes += (_pipe() for _ in range(count))
+            crew = _Crew(tasks, tickets, tuple(writing for _, writing in pipes), places)
+            try:
+                children += crew.begun(None)
+            finally:
+                for _, writing in pipes:
+                    os.close(writing)
+
+            def given() -> Iterator[tuple[int, T]]:
+                nonlocal done
+                done = yield from _given([reading for reading, _ in pipes], latest, places)
+
+            yield given()
     finally:
         os.close(tickets)
-        for reading, child in children.items():
+        for reading, _ in pipes:
             os.close(reading)
-            child.end()  # it has ended, or is not waited for
+        for child in children:
+            child.ends_within(_MOMENT if done else 0.0)  # so long it has to wait for those that it has started
+            child.end()
 
 
 @dataclass
@@ -161,40 +187,128 @@ def _free(tasks: int) -> Generator[tuple[int, _Places]]:
         os.close(give)
 
 
-def _begun(tasks: Sequence[Callable[[], object]], tickets: int, places: _Places) -> tuple[int, Child]:
-    """Starts a child; returns what it writes to, as a descriptor to read, and the child."""
+def _pipe() -> tuple[int, int]:
+    """Makes a pipe with room for what is given, if the system lets it; returns the descriptors to read and to write."""
     reading, writing = os.pipe()
     with suppress(OSError):
         fcntl.fcntl(writing, _SET_PIPE_SIZE, _PIPE)
-    try:
-        child = begun(lambda: _work(tasks, tickets, writing, places))
-    except OSError:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
-    return reading, child
+    return reading, writing
+
+
+@dataclass(frozen=True)
+class _Crew:
+    """Children that share tasks. To fork a large process takes 10 ms and more, so that each child forks others before it works:
+    child i forks the children 2 i + 2 and 2 i + 3, and the process that wants the work the first two.
+
+    Attributes:
+        tasks, tickets: what is to be done, and the pipe with the numbers of what nobody has begun.
+        writing: what each child writes to.
+        places: processors.
+    """
+
+    tasks: Sequence[Callable[[], object]]
+    tickets: int
+    writing: Sequence[int]
+    places: _Places
+
+    def begun(self, number: int | None) -> list[Child]:
+        """Starts the children of child `number`, or of this process. With too many processes, or too little memory, fewer do it."""
+        first = 0 if number is None else 2 * number + 2
+        found: list[Child] = []
+        with suppress(OSError):
+            found += (begun(partial(self._work, each)) for each in range(first, min(first + 2, len(self.writing))))
+        return found
+
+    def _work(self, number: int) -> None:
+        """Starts the children of child `number`, does its work, and waits for them: they end with it."""
+        _end_with_parent()
+        own = self._below(number)
+        for each in (self._below(number // 2 - 1) if number > 1 else set(range(len(self.writing)))) - own:
+            os.close(self.writing[each])  # those that the process which started it had open
+        children = self.begun(number)
+        for each in own - {number}:
+            os.close(self.writing[each])
+        _work(self.tasks, self.tickets, self.writing[number], self.places)
+        for child in children:
+            child.wait()
+            child.end()
+
+    def _below(self, number: int) -> set[int]:
+        """Lists child `number`, and those that are started by it or by one that is."""
+        found, waiting = set[int](), [number]
+        while waiting:
+            each = waiting.pop()
+            if each < len(self.writing):
+                found.add(each)
+                waiting += (2 * each + 2, 2 * each + 3)
+        return found
+
+
+def _end_with_parent() -> None:
+    """Has this child killed when the process that began it ends; where there is no such call, it ends when it has no work left."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _work(tasks: Sequence[Callable[[], object]], tickets: int, writing: int, places: _Places) -> None:
     _shared[:] = [places]
-    with suppress(OSError, AttributeError):  # where there is no such call, what an ended child began ends by itself
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     gc.disable()  # what it would collect may be the parent's memory on a GPU
     torch.set_num_threads(1)
     with os.fdopen(writing, "wb") as to:
         while ticket := os.read(tickets, _TICKET):
             number = int.from_bytes(ticket, "little")
             try:
-                text = pickle.dumps(tasks[number]())
+                text = _pickled(tasks[number]())
             except Exception:  # noqa: BLE001, S112 - the parent does it, and says what is wrong
                 continue
             to.write(ticket + len(text).to_bytes(8, "little") + text)
             to.flush()
 
 
-def _given(reading: Sequence[int], latest: float, places: _Places) -> Iterator[tuple[int, Any]]:
-    """Reads what children give until they have ended, or it is too late."""
+class _Pickler(pickle.Pickler):
+    """Writes frozen dataclasses with slots so that they are read by a call for each: as Python has it, to read one asks what its
+    fields are each time, which took half a second of the parent's for a model's layer.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Returns how to make `obj` again; NotImplemented where Python's own way is taken."""
+        names = _slots_of(obj.__class__)
+        if not names:
+            return NotImplemented
+        return _made_of, (obj.__class__, *[getattr(obj, name) for name in names])
+
+
+@cache
+def _slots_of(kind: type) -> tuple[str, ...]:
+    """Lists the fields of a dataclass with a slot for each; none of another class, or where it says itself how it is made again."""
+    own_way = kind.__reduce__ is not object.__reduce__
+    if own_way or not is_dataclass(kind) or "__slots__" not in kind.__dict__:
+        return ()
+    names = tuple(each.name for each in fields(kind))
+    return names if all(isinstance(getattr(kind, n, None), MemberDescriptorType) for n in names) else ()
+
+
+@cache
+def _setters_of(kind: type) -> tuple[Callable[[object, object], None], ...]:
+    return tuple(getattr(kind, name).__set__ for name in _slots_of(kind))
+
+
+def _made_of(kind: type[object], *values: object) -> object:
+    """Makes a frozen dataclass of the values of its fields, as they were: nothing is checked or worked out again."""
+    made = object.__new__(kind)
+    for put, value in zip(_setters_of(kind), values, strict=True):
+        put(made, value)
+    return made
+
+
+def _pickled(value: object) -> bytes:
+    with io.BytesIO() as text:
+        _Pickler(text, pickle.HIGHEST_PROTOCOL).dump(value)
+        return text.getvalue()
+
+
+def _given(reading: Sequence[int], latest: float, places: _Places) -> Generator[tuple[int, Any], None, bool]:
+    """Reads what children give until they have no work left, or it is too late; returns whether they have none."""
     texts = {each: bytearray() for each in reading}
     with selectors.DefaultSelector() as waiting:
         for each in reading:
@@ -211,7 +325,8 @@ def _given(reading: Sequence[int], latest: float, places: _Places) -> Iterator[t
             for key, _ in ready:
                 yield from _whole(texts[key.fd])
             if not ready:
-                return
+                return False
+    return True
 
 
 def _whole(text: bytearray) -> Iterator[tuple[int, Any]]:

@@ -96,6 +96,9 @@ class Invented:
     def form(self, region: Region) -> frozenset[str]:
         return frozenset(n.name for n in region.program.nodes)
 
+    def at_hand(self, region: Region) -> bool:
+        return frozenset(n.name for n in region.program.nodes) in self.thought_of
+
     def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
         self.thought_of += [frozenset(n.name for n in region.program.nodes) for region in regions]
         return self.at_once

@@ -75,6 +75,10 @@ class Prices(Protocol):
         """
         ...
 
+    def at_hand(self, region: Region) -> bool:
+        """Tells whether kernels for `region`, or for one like it, were selected or foreseen."""
+        ...
+
     def form(self, region: Region) -> Hashable:
         """Returns what is equal for regions that differ in names alone, and for all parts of which the same is selected."""
         ...
@@ -147,6 +151,10 @@ class Cuts:
         for name, old in self.writes.items():
             found = _readers_first(found, name, old)
         return found
+
+    def is_priced(self, region: Region) -> bool:
+        """Tells whether the price of `region` takes no time."""
+        return frozenset(n.name for n in region.program.nodes) in self.known or self.prices.at_hand(region)
 
     def price(self, region: Region) -> float:
         """Returns the seconds that `region` takes, as they count here; `inf` where it has no kernel."""
@@ -255,17 +263,21 @@ class _Graph:
         """Returns the stages of the best cut, in no order. The regions of each stretch are told as soon as they are found, but
         where all of them are found at once.
         """
-        found_in, prices = list(stretches(len(self.atoms), self.parts)), self.cuts.prices
-        at_once = self.at_once = prices.foreseen(self._lone()) and prices.foreseen(self._thinkable())
+        prices = self.cuts.prices
+        every = [(first, end, self._form(first, end)) for first, end in stretches(len(self.atoms), self.parts)]
+        alike: dict[Hashable, Subset] = {}
+        for first, end, form in every:
+            alike.setdefault(form, subset_of(range(first, end)))
+        looked_at = sum(alike.values())  # of stretches that are cut alike the first
+        self.at_once = prices.foreseen(self._lone(looked_at)) and prices.foreseen(self._thinkable(looked_at))
         found: list[Task] = []
         known: dict[Hashable, tuple[Subset, ...]] = {}
-        for batch in (found_in,) if at_once else ([stretch] for stretch in found_in):
+        for batch in (every,) if self.at_once else ([stretch] for stretch in every):
             stages: list[Task] = []
-            for first, end in batch:
-                form = self._form(first, end)
+            for first, end, form in batch:
                 if form not in known:
                     known[form] = self._best_between(first, end)
-                stages += [self._stage(part << first) for part in known[form]]
+                stages += [self.stage(part << first) for part in known[form]]
             prices.settled([stage for stage in stages if isinstance(stage, Region)])
             found += stages
         return tuple(found)
@@ -292,22 +304,26 @@ class _Graph:
             tuple(node.name in local for node in whole.program.nodes),
         )
 
-    def _lone(self) -> Iterator[Region]:
-        """Yields the regions of single atoms, and those that these are parts of: the prices of atoms ask for both."""
-        yield from (atom.stage for atom in self.atoms if isinstance(atom.stage, Region))
-        yield from dict.fromkeys(region for own in self.inside for region, _ in own)
+    def _lone(self, among: Subset) -> Iterator[Region]:
+        """Yields the regions of single atoms `among` these, and those that they are parts of: the prices of atoms ask for both."""
+        places = elements(among)
+        yield from (stage for i in places if isinstance(stage := self.atoms[i].stage, Region))
+        yield from dict.fromkeys(region for i in places for region, _ in self.inside[i])
 
-    def _thinkable(self) -> Iterator[Region]:
-        """Yields the regions of several atoms that are likely to be asked for, each once: those that leave out one atom of the row
-        at most, that have one doubtful join at most, and that may take less than their atoms one by one, which are priced.
+    def _thinkable(self, among: Subset) -> Iterator[Region]:
+        """Yields the regions of several atoms `among` these that are likely to be asked for, each once: those that leave out one
+        atom of the row at most, that have one doubtful join at most, and that may take less than their atoms one by one, which
+        are priced.
         """
         for part in self.parts:
+            if part & ~among:
+                continue
             own = elements(part)
-            stage = self._stage(part)
+            stage = self.stage(part)
             near = part.bit_length() - own[0] - len(own) <= 1
             if len(own) < 2 or not near or not isinstance(stage, Region) or self.cuts.joins(stage.program)[0] > 1:
                 continue
-            if self._bound(part) < sum(self._price(1 << atom) for atom in own):
+            if self._bound(part) < sum(self.price(1 << atom) for atom in own):
                 yield stage
 
     def _best_between(self, first: int, end: int) -> tuple[Subset, ...]:
@@ -315,12 +331,8 @@ class _Graph:
         inner = subset_of(range(first, end))
         waits = Waits(tuple((before & inner) >> first for before in self.waits.before[first:end]))
         bounds = {part >> first: self._bound(part) for part in self.parts if not part & ~inner}
-
-        def ahead(parts: Sequence[Subset]) -> None:
-            stages = (self._stage(part << first) for part in parts)
-            self.cuts.prices.foreseen((stage for stage in stages if isinstance(stage, Region)), doubtful=True)
-
-        found, _ = cheapest(waits, bounds, lambda part: self._price(part << first), ahead if self.at_once else None)
+        ahead = _Ahead(self, first) if self.at_once else None
+        found, _ = cheapest(waits, bounds, lambda part: self.price(part << first), ahead)
         return found
 
     def _possible(self, part: Subset) -> bool:
@@ -344,17 +356,19 @@ class _Graph:
             self.made[part] = united(self.cuts.program, [s for s in stages if isinstance(s, Region)], self.cuts.again)
         return self.made[part]
 
-    def _stage(self, part: Subset) -> Task:
+    def stage(self, part: Subset) -> Task:
+        """Returns the operations of a part."""
         stage = self.atoms[elements(part)[0]].stage
         return stage if isinstance(stage, TorchCall) else self._region(part)
 
     def _bound(self, part: Subset) -> float:
-        stage = self._stage(part)
+        stage = self.stage(part)
         found = 0.0 if isinstance(stage, TorchCall) else self.cuts.bound(stage)
         return min(found, _NONE) if part.bit_count() == 1 else found
 
-    def _price(self, part: Subset) -> float:
-        stage, own = self._stage(part), elements(part)
+    def price(self, part: Subset) -> float:
+        """Returns the seconds of a part, as they count here; `inf` where it may not be one."""
+        stage, own = self.stage(part), elements(part)
         if isinstance(stage, TorchCall):
             return 0.0
         cut = [region for i in own for region, parts in self.inside[i] if not parts.issubset(own)]
@@ -363,6 +377,22 @@ class _Graph:
             return inf
         found = self.cuts.price(stage) / (1 - _CLEARLY if whole else 1)
         return min(found, _NONE) if len(own) == 1 else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Prices of the parts of one stretch of `graph`, counted from its `first` atom, found side by side."""
+
+    graph: _Graph
+    first: int
+
+    def at_hand(self, part: Subset) -> bool:
+        stage = self.graph.stage(part << self.first)
+        return isinstance(stage, TorchCall) or self.graph.cuts.is_priced(stage)
+
+    def foreseen(self, parts: Sequence[Subset]) -> None:
+        stages = (self.graph.stage(part << self.first) for part in parts)
+        self.graph.cuts.prices.foreseen((stage for stage in stages if isinstance(stage, Region)), doubtful=True)
 
 
 def joins(program: TensorProgram) -> tuple[int, int]:

@@ -83,6 +83,7 @@ class Regions:
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
     _selected: dict[Form, Selection | WeftError] = field(default_factory=dict[Form, "Selection | WeftError"])
+    _foreseen: set[Form] = field(default_factory=set[Form])
     _begun: dict[Form, list[object]] = field(default_factory=dict[Form, list[object]])
     _built: dict[Form, CompiledRegion] = field(default_factory=dict[Form, CompiledRegion])
     _called: set[tuple[Form, tuple[tuple[str, Lying], ...]]] = field(
@@ -190,8 +191,17 @@ class Regions:
                 prepared = self._like(region)
                 if prepared.form not in self._selected:
                     new.setdefault(prepared.form, prepared)
+        self._foreseen.update(new)
         select_side_by_side(tuple(new.values()), doubtful=doubtful)
         return True
+
+    def at_hand(self, region: Region) -> bool:
+        """Tells whether kernels for `region`, or for one like it, were selected or foreseen."""
+        try:
+            form = self._like(region).form
+        except WeftError:  # there are none
+            return True
+        return form in self._selected or form in self._foreseen
 
     def settled(self, regions: Sequence[Region]) -> None:
         """Begins to build the kernels of `regions`, which the graph is cut into: compilers work while the rest is chosen."""

@@ -27,7 +27,7 @@ from weft.run.spread import are_side_by_side, spread, spreading, workers
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View
 from weft.tensor.passes import Step
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Contraction, TensorProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +154,7 @@ def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple
     children look at others.
     """
     waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
+    waiting.sort(key=lambda number: _long(settled[number][0].program), reverse=True)
     tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
     at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
     left = dict(enumerate(settled))
@@ -232,6 +233,7 @@ def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) 
     """
     keys = [_key_of(each) for each in regions]
     new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
+    new.sort(key=lambda found: _long(found[0].program), reverse=True)
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
     closely = len(new) <= workers() and not doubtful
     tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
@@ -242,6 +244,11 @@ def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) 
                 selection = replace(selection, look_closely=lambda close=close: close)
             _remember(key.remembered, selection)
             CacheFolder().lookup(cache_key(key.parts), counted=False)  # what a child keeps, this process has used
+
+
+def _long(program: TensorProgram) -> int:
+    """Orders programs by how long selecting for them takes, roughly: what is begun last should take least."""
+    return len(program.nodes) * (1 + sum(isinstance(node, Contraction) for node in program.nodes))
 
 
 def _selected_alone(prepared: Prepared, key: _Key, *, closely: bool) -> tuple[Selection | Refusal, Selection | None]:

@@ -8,14 +8,13 @@ found is the cheapest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import inf
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Subset: TypeAlias = int
 """Elements of a graph, as bits of a number."""
@@ -24,9 +23,8 @@ Subset: TypeAlias = int
 _REACHES = (8, 4, 3, 2, 1)
 # Parts that begin with one element, and down-sets of a graph, that are looked at.
 MOST_PARTS, MOST_STATES = 192, 2000
-# Parts whose prices may be found side by side, ahead of when they are asked for; where one takes longer than so many seconds:
-# a process for it takes 0.05 to begin with.
-_AHEAD, _LONG = 15, 0.1
+# Parts whose prices may be found side by side, ahead of when they are asked for: most take 0.02 s, as a round of children does.
+_AHEAD = 30
 
 
 def elements(part: Subset) -> tuple[int, ...]:
@@ -218,7 +216,7 @@ def cheapest(
     waits: Waits,
     bounds: Mapping[Subset, float],
     price: Callable[[Subset], float],
-    ahead: Callable[[Sequence[Subset]], None] | None = None,
+    ahead: Ahead | None = None,
 ) -> tuple[tuple[Subset, ...], float]:
     """Cut a graph into the parts whose prices have the least sum; returned in the order in which they run, with that sum.
 
@@ -229,29 +227,35 @@ def cheapest(
     Args:
         waits: of the graph.
         bounds: for each part that may be one, a number that its price is not below. What is not there may not.
-        price: of a part, `inf` where it is none after all; asked for once each, in order of need.
-        ahead: hears of parts of several elements whose prices will be asked for if those before them turn out to be `inf`, where
-            these take long. It may find them side by side.
+        price: of a part, `inf` where it is none after all; asked for in order of need, and again where others are foreseen.
+        ahead: hears of parts whose prices will be asked for if those before them turn out to be `inf`.
 
     Raises:
         ValueError: there is no cut of a finite price.
     """
-    moves, priced, told = _moves(waits, tuple(bounds)), set[int](), set[int]()
-    costs = [bounds[part] for part in moves.parts]
-    took = 0.0  # seconds of the last price
+    moves = _moves(waits, tuple(bounds))
+    paths, priced = _Paths.of(moves, [bounds[part] for part in moves.parts]), set[int]()
     while True:
-        path, total = _best(moves, costs)
-        heaviest = _heaviest(path, costs, priced)
+        path, total = paths.best()
+        heaviest = _heaviest(path, paths.costs, priced)
         if heaviest is None:
             return tuple(moves.parts[number] for number in path), total
-        if ahead is not None and took > _LONG and heaviest not in told and moves.parts[heaviest].bit_count() > 1:
-            following = _following(moves, costs, priced)
-            told.update(following)
-            ahead(tuple(moves.parts[number] for number in following))
+        if ahead is not None and not ahead.at_hand(moves.parts[heaviest]):
+            ahead.foreseen(_following(moves, paths, priced, price, ahead))
         priced.add(heaviest)
-        begun = time.perf_counter()
-        costs[heaviest] = price(moves.parts[heaviest])
-        took = time.perf_counter() - begun
+        paths.put(heaviest, price(moves.parts[heaviest]))
+
+
+class Ahead(Protocol):
+    """Prices that are found side by side before they are asked for."""
+
+    def at_hand(self, part: Subset) -> bool:
+        """Tells whether the price of `part` takes no time: it was found, or `foreseen` has heard of it."""
+        ...
+
+    def foreseen(self, parts: Sequence[Subset]) -> None:
+        """Hears of parts whose prices are likely to be asked for, in order."""
+        ...
 
 
 def _heaviest(path: Sequence[int], costs: Sequence[float], priced: Collection[int]) -> int | None:
@@ -259,36 +263,85 @@ def _heaviest(path: Sequence[int], costs: Sequence[float], priced: Collection[in
     return max((number for number in path if number not in priced), key=costs.__getitem__, default=None)
 
 
-def _following(moves: _Moves, costs: Sequence[float], priced: Collection[int]) -> list[int]:
-    """List the parts of several elements that will be asked for, in order, if none of them has a finite price."""
-    costs, priced, found = list(costs), set(priced), list[int]()
+def _following(
+    moves: _Moves, paths: _Paths, priced: Collection[int], price: Callable[[Subset], float], ahead: Ahead
+) -> list[Subset]:
+    """List the parts that will be asked for, in order, if none of those whose prices are not at hand has a finite one."""
+    paths, priced, found = paths.copy(), set(priced), list[Subset]()
     with suppress(ValueError):  # no cut of a finite price is left
         while len(found) < _AHEAD:
-            number = _heaviest(_best(moves, costs)[0], costs, priced)
+            number = _heaviest(paths.best()[0], paths.costs, priced)
             if number is None:
                 break
             priced.add(number)
-            if moves.parts[number].bit_count() > 1:
-                found.append(number)
-                costs[number] = inf
+            part = moves.parts[number]
+            if ahead.at_hand(part):
+                paths.put(number, price(part))
+            else:
+                found.append(part)
+                paths.put(number, inf)
     return found
 
 
-def _best(moves: _Moves, costs: Sequence[float]) -> tuple[tuple[int, ...], float]:
-    """Find the path of least cost, as numbers of parts; raises ValueError where every one costs `inf`."""
-    least = [(inf, 0)] * moves.count
-    least[0] = 0.0, 0
-    last = [(0, 0)] * moves.count
-    for before, number, then in moves.steps:
-        seconds, parts = least[before]
-        found = seconds + costs[number], parts + 1
-        if found < least[then]:
-            least[then], last[then] = found, (before, number)
-    if least[-1][0] == inf:
-        raise ValueError("no cut of the graph has a finite price")
-    path: list[int] = []
-    at = moves.count - 1
-    while at:
-        at, number = last[at]
-        path.append(number)
-    return tuple(reversed(path)), least[-1][0]
+@dataclass
+class _Paths:
+    """The paths of least cost to all down-sets, while costs of parts change.
+
+    Attributes:
+        into: for each down-set, the steps that lead to it: the number of the one before, and of the part.
+        costs: of parts, by number.
+        least: of each down-set, the seconds and the parts of its path; `last`: that path's last step.
+    """
+
+    into: Sequence[Sequence[tuple[int, int]]]
+    costs: list[float]
+    least: list[tuple[float, int]]
+    last: list[tuple[int, int]]
+
+    @staticmethod
+    def of(moves: _Moves, costs: list[float]) -> _Paths:
+        """Find all paths."""
+        into: list[list[tuple[int, int]]] = [[] for _ in range(moves.count)]
+        for before, number, then in moves.steps:
+            into[then].append((before, number))
+        found = _Paths(into, costs, [(0.0, 0)] * moves.count, [(0, 0)] * moves.count)
+        for state in range(1, moves.count):
+            found._find(state)
+        return found
+
+    def copy(self) -> _Paths:
+        """Copy what changes."""
+        return _Paths(self.into, list(self.costs), list(self.least), list(self.last))
+
+    def put(self, number: int, cost: float) -> None:
+        """Change the cost of a part. If it rises, no path changes but those with the part."""
+        rises = cost >= self.costs[number]
+        self.costs[number] = cost
+        changed = [False] * len(self.into)
+        for state in range(1, len(self.into)):
+            before, by = self.last[state]
+            if by == number or changed[before] or not rises:
+                old = self.least[state]
+                self._find(state)
+                changed[state] = self.least[state] != old
+
+    def best(self) -> tuple[tuple[int, ...], float]:
+        """Return the path of least cost to the last down-set, as numbers of parts; raises ValueError where all cost `inf`."""
+        if self.least[-1][0] == inf:
+            raise ValueError("no cut of the graph has a finite price")
+        path: list[int] = []
+        at = len(self.into) - 1
+        while at:
+            at, number = self.last[at]
+            path.append(number)
+        return tuple(reversed(path)), self.least[-1][0]
+
+    def _find(self, state: int) -> None:
+        """Find the least cost of a down-set, of which those of all smaller ones are known; of equal ones, the first."""
+        best, by, least, costs = (inf, 0), (0, 0), self.least, self.costs
+        for before, number in self.into[state]:
+            seconds, parts = least[before]
+            found = seconds + costs[number], parts + 1
+            if found < best:
+                best, by = found, (before, number)
+        self.least[state], self.last[state] = best, by

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,7 +20,7 @@ from weft.plan.targets.base import Toolchain
 from weft.plan.targets.candidates import Way
 from weft.plan.targets.triton.choices import choices, launches
 from weft.plan.targets.triton.schedules import Blocks, Parts, parts, schedule
-from weft.run.spread import are_side_by_side, spread
+from weft.run.spread import are_side_by_side, has_free, spread
 from weft.schedule import Placing, Schedule
 from weft.tensor.axes import Axis
 
@@ -121,14 +122,24 @@ class GpuWays:
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
 
     def _side_by_side(self, every: Sequence[Blocks], launched: int | None) -> Iterator[tuple[list[Way], str | None]]:
-        """Yields the ways of each of these blocks, and why others are none; made by children where processors are free."""
-        parts = [every[n : n + _APIECE] for n in range(0, len(every), _APIECE)]
-        new = sum(replace(blocks, warps=4, stages=1) not in self._made for blocks in every)
-        given = [None] * len(parts)
-        if new > 2 * _APIECE and are_side_by_side():
-            given = spread([partial(self._ways_of, part, launched) for part in parts])
-        for part, ways in zip(parts, given, strict=True):
-            yield from ways or self._ways_of(part, launched)
+        """Yields the ways of each of these blocks, and why others are none; made by children as soon as processors are free."""
+        waiting = deque(every[n : n + _APIECE] for n in range(0, len(every), _APIECE))
+        failed = not are_side_by_side()
+        while waiting:
+            given: list[list[tuple[list[Way], str | None]] | None] = []
+            if not failed and self._are_many(waiting) and has_free():
+                given = spread([partial(self._ways_of, part, launched) for part in waiting])
+                failed = not any(given)
+            for ways in given if any(given) else [None]:
+                yield from ways or self._ways_of(waiting[0], launched)
+                waiting.popleft()
+
+    def _are_many(self, waiting: Iterable[Sequence[Blocks]]) -> bool:
+        """Tells whether so many blocks have no places yet that others should have some of them."""
+        return (
+            sum(replace(blocks, warps=4, stages=1) not in self._made for part in waiting for blocks in part)
+            > 2 * _APIECE
+        )
 
     def _ways_of(self, several: Sequence[Blocks], launched: int | None) -> list[tuple[list[Way], str | None]]:
         return [self._ways(blocks, launched) for blocks in several]
