@@ -132,6 +132,25 @@ def test_a_copy_for_merged_dimensions_lies_as_what_it_copies() -> None:
     torch.testing.assert_close(program(*given), function(*given))
 
 
+def test_heads_that_are_merged_again_lie_innermost() -> None:
+    """Attention gives heads, then positions; merged, the heads of a position lie side by side, as a matmul reads them."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(x.view(2, 5, 3, 8).transpose(1, 2)) @ torch.ones(8, 8)
+        x = torch.cat((-x[..., 4:], x[..., :4]), -1)
+        return x.transpose(1, 2).reshape(2, 5, 24) @ w
+
+    given = torch.randn(2, 5, 24), torch.randn(24, 6)
+    program = weft.optimize(function, given)
+    captured = dict(program.explain().sections)["captured program"]
+    flat = re.findall(r"float32\[([^\]]+)\] = opaque aten.flatten", captured)
+    depth = re.search(r"w: float32\[\w+:(\w+), ", captured)
+    assert depth is not None
+    assert flat
+    assert flat[-1].split(", ")[-1].split(":")[1] == depth[1], captured
+    torch.testing.assert_close(program(*given), function(*given))
+
+
 def _space_of_bias(captured: str) -> str:
     """Give the space of the channels, which the norm's weight has alone."""
     found = re.search(r"norm_weight: float32\[\w+:(\w+)\]", captured)

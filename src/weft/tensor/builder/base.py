@@ -210,14 +210,15 @@ class Base(Merges):
     def side_by_side(self, ref: Ref) -> Ref:
         """Return a copy of the tensor in which axes that are merged lie side by side, else in the order in which it lies.
 
-        A dimension that the value does not have, since it is expanded, lies within the one before it.
+        What is merged lies where its innermost axis does: heads and the elements of each lie innermost, as these elements do. A
+        dimension that the value does not have, since it is expanded, lies within the one before it.
         """
         lies = self._turned.get(ref.value, self._own[ref.value])
         places, before = {axis: place for place, axis in enumerate(lies)}, -1
         atoms: list[tuple[int, tuple[Axis, ...]]] = []
         for axis in present(ref.dims):
             parts = self._atoms((axis,))
-            before = min((places[a] for a in parts if a in places), default=before)
+            before = next((places[a] for a in reversed(parts) if a in places), before)
             atoms.append((before, parts))
         axes = tuple(a for _, parts in sorted(atoms, key=lambda each: each[0]) for a in parts)
         use = Use(ref.value, self._own[ref.value])
