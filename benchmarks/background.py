@@ -2,7 +2,7 @@
 
     python benchmarks/background.py first  [--only NAME ...] [--modes MODE ...] [--processes N] [--json FILE]
     python benchmarks/background.py stream [--calls N] [--json FILE]
-    python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE]
+    python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE] [--plot FILE]
 
 `first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
 tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
@@ -11,7 +11,7 @@ began (the modes called busy); `full speed` is the time until `weft.ready` retur
 other work keeps the machine busy, seconds of processor time, of both processes and their compilers, say more. `stream`: calls of
 random lengths and batches on a process that has served two; of each call the time is compared with eager's on the same operands,
 and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with eager's, and the
-memory of both processes is sampled.
+memory of both processes is sampled, and drawn if matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -276,6 +276,22 @@ def _beside(mode: str, medians: dict[str, dict[str, float]]) -> dict[str, float]
     return found
 
 
+def plot(samples: list[tuple[float, float, float]], path: Path) -> None:
+    """Draw the memory of a soak, MiB by second: of the process that calls, and of the one that compiles."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        sys.stderr.write("matplotlib is not installed: nothing is drawn\n")
+        return
+    figure, axes = pyplot.subplots()
+    seconds, here, there = zip(*samples, strict=True)
+    axes.plot(seconds, here, label="the process that calls")
+    axes.plot(seconds, there, label="the process that compiles")
+    axes.set(xlabel="seconds", ylabel="MiB", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path)
+
+
 def main() -> None:
     """Measure what is asked for, print it and write it as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -290,6 +306,7 @@ def main() -> None:
         "--backend", choices=("weft", "eager"), default="weft", help="soak: eager, to compare its memory"
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--plot", type=Path, help="soak: draw memory here, with matplotlib")
     given = parser.parse_args()
     before = asdict(setting())
     match given.what:
@@ -301,6 +318,8 @@ def main() -> None:
             found = process(_SOAK, str(given.seconds), str(given.threads), given.backend)
     if given.what != "first":
         sys.stdout.write(f"{json.dumps({k: v for k, v in found.items() if not isinstance(v, list)}, indent=1)}\n")
+    if given.plot is not None and given.what == "soak":
+        plot(found["seconds, MiB here, MiB there"], given.plot)
     if given.json is not None:
         given.json.write_text(json.dumps({"setting": before, **found}, indent=1) + "\n", encoding="utf-8")
 
