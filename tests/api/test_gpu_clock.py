@@ -35,11 +35,25 @@ class Recorded:
         return self.block("side")
 
     def CUDAGraph(self):
-        return SimpleNamespace(replay=lambda: self.note("replay"))
+        def begin(*, capture_error_mode):
+            assert capture_error_mode == "thread_local", "other threads may use the GPU meanwhile"
+            self.note("capture begins")
 
-    def graph(self, _, *, capture_error_mode):
-        assert capture_error_mode == "thread_local", "other threads may use the GPU meanwhile"
-        return self.block("capture")
+        return SimpleNamespace(
+            replay=lambda: self.note("replay"), capture_begin=begin, capture_end=lambda: self.note("capture ends")
+        )
+
+    def current_device(self):
+        return 0
+
+    def memory_reserved(self):
+        return 0
+
+    def memory_allocated(self):
+        return 0
+
+    def get_device_properties(self, _):
+        return SimpleNamespace(total_memory=1 << 30)
 
     def Event(self, *, enable_timing):
         assert enable_timing
@@ -56,6 +70,7 @@ def test_a_graph_is_captured_after_calls_on_the_side_and_replayed_with_the_cache
     device = Recorded()
     monkeypatch.setattr(gpu_clock, "_CUDA", device)
     monkeypatch.setattr(graphs, "_CUDA", device)
+    monkeypatch.setattr(graphs, "_streams", {})
     monkeypatch.setattr(gpu_clock, "_FLUSHED", 64)
     clock = gpu_clock.CudaClock("cpu")
     flushed: Any = SimpleNamespace(zero_=lambda: device.note("flush"))
@@ -68,7 +83,7 @@ def test_a_graph_is_captured_after_calls_on_the_side_and_replayed_with_the_cache
     replay = clock.ready(call, ("out",))
     assert device.asked == [
         *("the side waits", "side begins", "call", "call", "call", "side ends", "the stream waits", "wait"),
-        *("capture begins", "call", "capture ends"),
+        *("wait", "side begins", "capture begins", "call", "capture ends", "side ends"),
     ]
     assert replay.out == "out"
     device.asked.clear()

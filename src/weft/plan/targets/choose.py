@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockProgram, BlockType, Collapse, Dot, Final, Graph, Map
+from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map
 from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import maps, operands, ranks, results, scans_apart
-from weft.plan.targets.matmuls import BlockMatmul, Sources, find_matmuls, origins_of, seen
+from weft.plan.targets.matmuls import BlockMatmul, Sources, dots, find_matmuls, origins_of, seen
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -143,9 +143,8 @@ def _lying_across(
             continue
         given, inside = body_types(node, types), scope.inside(node)
         fed = {f.inner: seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-        combined = (
-            n for n in node.body.nodes if isinstance(n, Dot) or (len(results(n)) > 1 and not isinstance(n, Map))
-        )
+        products = [id(each) for each in dots(node.body)]
+        combined = (n for n in node.body.nodes if id(n) in products or (len(results(n)) > 1 and not isinstance(n, Map)))
         multiplied = {name for n in combined for name in operands(n)}
         for name, axes in fed.items():
             dims = given[name].dims
@@ -189,7 +188,7 @@ def in_chains(levels: tuple[Level, ...], chain: int, least: int, length: int) ->
 
 def multiplies(node: Map) -> bool:
     """Tell whether there are block matmuls in `node`."""
-    return next(_dots(Graph((), (node,), ())), None) is not None
+    return next(dots(Graph((), (node,), ())), None) is not None
 
 
 def is_plain_reduction(node: Map) -> bool:
@@ -259,18 +258,8 @@ def repeating(graph: Graph) -> Iterator[Axis]:
     yield from ranks(graph)
     for node in maps(graph):
         parallel = node.state is None and node.range == All()  # a first block is one, and the rest begins where it ends
-        if parallel and not node.unit and any(node.axis not in d.dims for d in _dots(node.body)):
+        if parallel and not node.unit and any(node.axis not in d.dims for d in dots(node.body)):
             yield node.axis
-
-
-def _dots(graph: Graph) -> Iterator[Dot]:
-    for node in graph.nodes:
-        if isinstance(node, Dot):
-            yield node
-        elif isinstance(node, Map):
-            yield from _dots(node.body)
-            if node.state is not None:
-                yield from _dots(node.state.update)
 
 
 def _few_rows(matmul: BlockMatmul, sizes: Mapping[str, int]) -> bool:

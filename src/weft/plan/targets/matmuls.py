@@ -40,6 +40,17 @@ def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> 
     yield from _matmuls(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
 
 
+def dots(graph: Graph) -> Iterator[Dot]:
+    """Yields the matmuls of `graph`, those in its loops and in what these do to their states too."""
+    for node in graph.nodes:
+        if isinstance(node, Dot):
+            yield node
+        elif isinstance(node, Map):
+            yield from dots(node.body)
+            if node.state is not None:
+                yield from dots(node.state.update)
+
+
 def _matmuls(
     graph: Graph, inputs: dict[str, BlockType], scope: Scope, sources: Sources, innermost: Mapping[str, int | None]
 ) -> Iterator[BlockMatmul]:
