@@ -147,3 +147,23 @@ def test_indices_are_drawn_from_the_whole_dimension_and_from_its_end() -> None:
     assert set(np.unique(found["i"].array)) == set(range(-5, 5))
     for case in cases(table(), [], [{"M": 200, "D": 3, "V": 7}], 0):
         assert set(np.unique(case.inputs["i"])) == set(range(7))
+
+
+@pytest.mark.parametrize("rows", [6, 0])
+def test_of_a_long_dimension_only_the_indices_that_are_drawn_are_made(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain, sizes = FieldDomain(0), {"M": rows, "N": 2, "V": 100_000}
+    given = {"i": domain.full((rows, 2), 99, DType.int64)}
+    made: list[float | int] = []
+    whole = FieldDomain.full
+
+    def full(self: FieldDomain, shape: tuple[int, ...], value: float, dtype: DType) -> object:
+        made.append(value)
+        return whole(self, shape, value, dtype)
+
+    monkeypatch.setattr(FieldDomain, "full", full)
+    found = with_indices(given, (elements(),), domain, np.random.default_rng(0), sizes)
+    assert isinstance(found["i"], ExactValue)
+    assert set(np.unique(found["i"].array)) == set(made)
+    assert len(made) <= 2 * rows

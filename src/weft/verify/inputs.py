@@ -113,10 +113,12 @@ def with_indices(
     for name, spaces in deciding(programs).items():
         lengths = [space.size(sizes) for space in spaces if space.fixed is not None or space.name in sizes]
         if lengths:
-            numbers = range(-max(lengths), max(lengths))
             drawn = indices_below(lengths, domain.shape(values[name]), rng, from_end=0.25)
-            constants = (domain.full((), number, DType.int64) for number in numbers)
-            found[name] = domain.lift(_mixed(drawn - numbers.start), values[name], *constants)
+            if not drawn.size:
+                continue
+            numbers, places = np.unique(drawn, return_inverse=True)  # few, where a dimension is a vocabulary
+            constants = (domain.full((), int(number), DType.int64) for number in numbers)
+            found[name] = domain.lift(_mixed(places.reshape(drawn.shape)), values[name], *constants)
     return found
 
 
