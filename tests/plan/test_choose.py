@@ -64,7 +64,7 @@ def test_every_thread_gets_a_block():
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
 @pytest.mark.parametrize("size", [1, 256, 768, 2304, 2816, 50257])
 def test_columns_of_few_rows_are_shared_out_evenly(size: int, threads: int) -> None:
-    """Of a matrix that is read once: no thread reads more than another by a remainder, and blocks are as long as that allows."""
+    """No thread reads more of a matrix that is read once than another by a remainder, and blocks are as long as that allows."""
     (level,) = dict(chosen("linear_relu", threads=threads, M=1, N=size).loops)["n"].levels
     blocks = math.ceil(size / level.size)
     most = math.ceil(blocks / threads) * level.size

@@ -211,7 +211,7 @@ def test_dataclasses_are_given_as_they_are() -> None:
 
 
 def test_children_begin_others_and_leave_no_descriptor(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
-    """Of nine children this process forks two, and each of them has one task at once."""
+    """This process forks two of nine children, and each of them has one task at once."""
     monkeypatch.setattr(module, "workers", lambda: 9)
 
     def task() -> tuple[int, int]:

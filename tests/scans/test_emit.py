@@ -34,7 +34,7 @@ DTYPES = (DType.float32, DType.float64, DType.bfloat16, DType.float16, DType.int
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_schedule_gives_what_the_interpreter_gives(dtype: DType, tmp_path: Path) -> None:
-    """Of small whole numbers, whose sums and products are exact in every type."""
+    """Compares on small whole numbers, whose sums and products are exact in every type."""
     rng, domain = random.Random(str(dtype)), Fp64Domain()
     monoids = [Monoid.sum, Monoid.prod] if dtype is DType.bool else list(Monoid)
     programs = [scheduled(fused(scan(m, dtype, over)), rng) for m in monoids for over in (M, N) for _ in range(3)]

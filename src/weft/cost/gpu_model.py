@@ -157,7 +157,7 @@ class _Asked:
 
     @staticmethod
     def of(work: ThreadBlockWork, counted: Traffic, chip: Gpu) -> _Asked:
-        """Finds it."""
+        """Counts what a launch asks of `chip`."""
         flops = sum(counted.flops.values())
         matmuls = sum(done / chip.flops.get(dtype, chip.vector_flops) for dtype, done in counted.matrix_flops.items())
         vectors = (flops - sum(counted.matrix_flops.values())) / chip.vector_flops

@@ -200,9 +200,8 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         shown: list[Any] = [p for p in every if p is None or isinstance(p, slice)]
         turned = [d for d, p in enumerate(shown) if _backwards(p)]
         if turned and any(np.ndim(p) for p in every if p is not None and not isinstance(p, slice)):
-            raise NotImplementedError(
-                "an array of indices beside a step backwards"
-            )  # then numpy works the references out
+            # Then numpy works the references out.
+            raise NotImplementedError("an array of indices beside a step backwards")
         return TorchArray(found.flip(turned) if turned else found)
 
     def uniform(self, rng: np.random.Generator) -> TorchArray:

@@ -5,33 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
 
 from rich.table import Table
 
 from weft.lab.first.compared import OWN, PEER, TRACER, FirstCalls
+from weft.phases import Phase
 
 _COLD, _WARM, _LAYER = 1.0, 0.5, 0.05
 """What is to be reached: weft's cold and warm first calls by Inductor's, and seconds of a further equal layer."""
 
-_PARTS = (
-    "import",
-    "Dynamo",
-    "capture",
-    "other",
-    "cuts",
-    "candidates",
-    "rules",
-    "pricing",
-    "field check",
-    "emit",
-    "tuning",
-    "judge",
-    "library",
-    "comparison",
-    "trial",
-    "keeping",
-    "processes",
-)
+_PARTS = ("import", "Dynamo", *(each for each in get_args(Phase) if each != "compiler"), "processes")
+"""Columns of processor seconds: for compilers, which are processes, it is the wall's that say something."""
 
 
 def tables(found: Sequence[FirstCalls]) -> tuple[Table, ...]:

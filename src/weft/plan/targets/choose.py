@@ -18,7 +18,7 @@ from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, 
 from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import maps, operands, ranks, results, scans_apart
-from weft.plan.targets.matmuls import BlockMatmul, Sources, dots, find_matmuls, origins_of, seen
+from weft.plan.targets.matmuls import BlockMatmul, Sources, dots, find_matmuls, is_product, origins_of, seen
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -143,8 +143,7 @@ def _lying_across(
             continue
         given, inside = body_types(node, types), scope.inside(node)
         fed = {f.inner: seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
-        products = [id(each) for each in dots(node.body)]
-        combined = (n for n in node.body.nodes if id(n) in products or (len(results(n)) > 1 and not isinstance(n, Map)))
+        combined = (n for n in node.body.nodes if is_product(n) or (len(results(n)) > 1 and not isinstance(n, Map)))
         multiplied = {name for n in combined for name in operands(n)}
         for name, axes in fed.items():
             dims = given[name].dims

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.block.check import body_types, infer, update_types
-from weft.block.program import BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State
+from weft.block.program import BlockNode, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State
 from weft.block.scope import Scope
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -38,6 +38,11 @@ def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> 
     """Yield every block matmul of `program`, with what is known of how its operands lie in memory."""
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
     yield from _matmuls(program.graph, dict(program.inputs), Scope({}, applied=False), sources, innermost)
+
+
+def is_product(node: BlockNode) -> bool:
+    """Tells whether an operator is a matmul of blocks."""
+    return isinstance(node, Dot)
 
 
 def dots(graph: Graph) -> Iterator[Dot]:
