@@ -104,6 +104,16 @@ def test_a_call_that_was_not_timed_has_no_ratio():
     assert "nan" in line(one)
 
 
+def test_inductors_better_mode_counts():
+    times = {name: PeerTiming(ms, ms, 3) for name, ms in (("weft", 2.0), ("Inductor", 4.0), ("Inductor, tuned", 2.5))}
+    both = ModelResult("a sdpa bf16", times)
+    assert both.best_ratio == 0.8
+    assert "tuned 2.50 (0.80)" in line(both)
+    without = ModelResult("a sdpa bf16", {name: times[name] for name in ("weft", "Inductor")})
+    assert without.best_ratio == 0.5
+    assert "tuned" not in line(without)
+
+
 def test_memory_is_the_most_at_once():
     x = torch.ones(1000)
     assert (
@@ -126,10 +136,11 @@ def test_a_process_that_fails_gives_its_last_line(monkeypatch):
 def test_the_command_measures_small_models(tmp_path):
     out = tmp_path / "models.json"
     arguments = ["bench", "--models", "--quick", "--device", "cpu", "--only", "BERT-base 1x128 (small) sdpa fp32"]
+    arguments += "--peers", "all"
     done = CliRunner().invoke(main, [*arguments, "--json", str(out)])
     assert not done.exit_code, done.output
     (one,) = [ModelResult.read(each) for each in json.loads(out.read_text())["results"]]
-    assert one.times.keys() == {"weft", "Inductor", "eager"}
+    assert one.times.keys() == {"weft", "Inductor", "Inductor, tuned", "eager"}
     assert sum(one.share.values()) == pytest.approx(1)
     assert not one.wrong
     assert one.peaks.keys() == one.times.keys() == one.first.keys()

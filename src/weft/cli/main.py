@@ -99,7 +99,7 @@ def _derived(terminal: Console, name: str, *, every: bool) -> DerivationOutcome:
     type=click.Choice(gpu_peers.CHOICES),
     default="best",
     show_default=True,
-    help="GPU: what to time beside eager PyTorch.",
+    help="GPU: what to time beside eager PyTorch; with --models, all has Inductor with tuned products too.",
 )
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, help="GPU: number of processes that compile rows in advance."
@@ -150,8 +150,9 @@ def bench(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if instead == "models":
         earlier = _results(out, ModelResult.read) if resume and out is not None and out.exists() else []
-        count = 3 if quick else rounds
-        _exit_where(models.measure(only, device, count, earlier, out, small=quick, seconds=gpu["seconds"]))
+        count, tuned = 3 if quick else rounds, gpu["peers"] == "all"
+        seconds = gpu["seconds"]
+        _exit_where(models.measure(only, device, count, earlier, out, small=quick, tuned=tuned, seconds=seconds))
         return
     if instead == "memory":
         _exit_where(first.measure_memory(only, device, out))

@@ -24,6 +24,7 @@ def measure(
     out: Path | None,
     *,
     small: bool,
+    tuned: bool = False,
     seconds: float = math.inf,
 ) -> list[str]:
     """Measure the rows for `device` that `before` lacks, print all of them, and write them to `out` after each.
@@ -34,6 +35,7 @@ def measure(
         before: results that need not be measured again.
         out: a file.
         small: take small models.
+        tuned: time beside Inductor with tuned products too, which takes minutes a row to compile.
         seconds: begin no row after so many.
 
     Returns:
@@ -49,7 +51,7 @@ def measure(
     for row in chosen(only, device, small=small):
         if row.name in known or time.monotonic() - begin > seconds:
             continue
-        found.append(measured(row, rounds))
+        found.append(measured(row, rounds, tuned=tuned))
         terminal.print(line(found[-1]), markup=False)
         if out is not None:
             write_json(out, {"setting": here, "device": device, "results": [asdict(each) for each in found]})

@@ -30,12 +30,13 @@ from weft.phases import spent
 from weft.run import stats
 from weft.verify.judge import Draws, judge
 
-OWN, PEER, PLAIN = "weft", "Inductor", "eager"
+OWN, PEER, TUNED, PLAIN = "weft", "Inductor", "Inductor, tuned", "eager"
+"""The compilers; the third tries kernels for each product, and leaves graphs of calls to what times it."""
 
 _TORCH: Any = torch  # the type of torch.compile is only partly known
 _DRAWS, _PROFILED, _TIMED_SECONDS = 2, 5, 5.0
 _SECONDS = {"cpu": 1800, "cuda": 300}
-_PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
+_PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class ModelResult:
         """Divide weft's median by that of `peer`; NaN where one is lacking."""
         return self.milliseconds(OWN) / self.milliseconds(peer)
 
+    @property
+    def best_ratio(self) -> float:
+        """Divide weft's median by the lesser of Inductor's, tuned where that was measured; NaN where one is lacking."""
+        return max(self.ratio(peer) for peer in (PEER, TUNED) if peer == PEER or peer in self.times)
+
     def milliseconds(self, name: str) -> float:
         """Return a compiler's median; NaN where it has none."""
         return self.times[name].median_ms if name in self.times else math.nan
@@ -91,10 +97,10 @@ class ModelResult:
         return ModelResult(**more)
 
 
-def measured(row: ModelRow, rounds: int) -> ModelResult:
-    """Measure a row in a new process with empty caches."""
+def measured(row: ModelRow, rounds: int, *, tuned: bool = False) -> ModelResult:
+    """Measure a row in a new process with empty caches; `tuned`: also beside Inductor with tuned products."""
     with tempfile.TemporaryDirectory(prefix="weft-models-") as folder:
-        command = [sys.executable, "-c", _PROCESS, row.name, row.device, str(rounds)]
+        command = [sys.executable, "-c", _PROCESS, row.name, row.device, str(rounds), *[TUNED] * tuned]
         try:
             done = subprocess.run(
                 command,
@@ -112,31 +118,34 @@ def measured(row: ModelRow, rounds: int) -> ModelResult:
     return ModelResult.read(json.loads(done.stdout.splitlines()[-1]))
 
 
-def answer(name: str, device: str, rounds: int) -> None:
-    """Measure the row called `name` here, and print the result as a line of JSON."""
+def answer(name: str, device: str, rounds: int, more: Sequence[str] = ()) -> None:
+    """Measure the row called `name` here, beside `more` peers than usual, and print the result as a line of JSON."""
     warnings.simplefilter("ignore")
     settle()
     row = next(r for small in (False, True) for r in rows(device, small=small) if r.name == name)
     with torch.no_grad():
-        sys.stdout.write(json.dumps(asdict(_here(row, rounds))) + "\n")
+        sys.stdout.write(json.dumps(asdict(_here(row, rounds, more))) + "\n")
 
 
-def _here(row: ModelRow, rounds: int) -> ModelResult:
+def _compiled(name: str, model: Any) -> Any:
+    if name == PLAIN:
+        return model
+    choice = {OWN: {"backend": backend}, PEER: {"backend": "inductor"}, TUNED: {"mode": "max-autotune-no-cudagraphs"}}
+    return _TORCH.compile(model, **choice[name])
+
+
+def _here(row: ModelRow, rounds: int, more: Sequence[str]) -> ModelResult:
     model: Any = row.model()
     calls: dict[str, Callable[[Inputs], list[Tensor]]] = {}
     first: dict[str, float] = {}
     phases: dict[str, float] = {}
     left: tuple[str, ...] = ()
     fallbacks = -1
-    for name, make in (
-        (OWN, lambda: _TORCH.compile(model, backend=backend)),
-        (PEER, lambda: _TORCH.compile(model, backend="inductor")),
-        (PLAIN, lambda: model),
-    ):
+    for name in (OWN, PEER, *more, PLAIN):
         inputs = list(map(row.inputs, range(row.first_calls)))
         _wait(row.device)
         begin = time.perf_counter()
-        calls[name] = row.caller(make(), model)
+        calls[name] = row.caller(_compiled(name, model), model)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", LeftToPyTorchWarning)
             for each in inputs:
