@@ -138,10 +138,12 @@ def test_no_memory_to_time_any_takes_the_likeliest_and_remembers_nothing(
     for made in (timing(none, []), NoRoom):
         found = tune_it(monkeypatch, selection, tmp_path, made)
         assert found.chosen is selection.chosen
+        assert not found.settled
         assert sum("memory did not suffice" in c.reason for c in found.considered) >= 4
     timed: list[Candidate] = []
-    tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
     assert timed  # now that there is room
+    assert found.settled
 
 
 def test_one_of_each_number_of_thread_blocks_is_compared_before_others(selection: Selection) -> None:
@@ -326,6 +328,7 @@ def test_the_first_that_is_right_serves_untimed_where_no_tuning_is_known(
     with weft.options(compile="first"):
         found, asked = fastest_first(monkeypatch, given, tmp_path, wrong)
         assert found.chosen is good
+        assert not found.settled
         assert [each.origin for each in asked] == ["wrong", "good"]
         assert [(each.origin[:5], each.seconds) for each in found.considered[-2:]] == [("impos", None), ("wrong", None)]
         again, asked = fastest_first(monkeypatch, given, tmp_path, wrong)
@@ -335,6 +338,7 @@ def test_the_first_that_is_right_serves_untimed_where_no_tuning_is_known(
     with weft.options(compile="first"):
         taken, asked = fastest_first(monkeypatch, given, tmp_path)
     assert (taken.chosen.schedule, asked) == (good.schedule, [])  # what was tuned before serves
+    assert taken.settled
 
 
 def test_where_a_few_untimed_ones_are_wrong_the_likeliest_of_them_is_taken(
@@ -426,6 +430,7 @@ def test_a_tuning_that_was_cut_short_is_kept_for_those_with_as_little_time(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, now: list[float]
 ) -> None:
     timed: list[Candidate] = []
+    settled: list[bool] = []
 
     def slowly(candidate: Candidate) -> float:
         now[0] += 6.0
@@ -434,14 +439,17 @@ def test_a_tuning_that_was_cut_short_is_kept_for_those_with_as_little_time(
     def tuned_in(seconds: int | None) -> tuple[int, Candidate]:
         timed.clear()
         found = tune_it(monkeypatch, selection, tmp_path, timing(slowly, timed), seconds)
+        settled.append(found.settled)
         return len(timed), found.chosen
 
     count, half = tuned_in(10)
     assert count == 2
+    assert not settled.pop()
     assert tuned_in(10)[0] == 0
     assert tuned_in(11)[0] == 2
     count, whole = tuned_in(None)
     assert count > 4
+    assert settled[-1]
     assert whole.schedule != half.schedule
     assert [tuned_in(seconds)[0] for seconds in (None, 9)] == [0, 0], "a whole tuning is good for all"
     assert tuned_in(9)[1].schedule == whole.schedule
@@ -475,6 +483,17 @@ def test_while_a_graph_is_captured_nothing_is_timed(
     timed: list[Candidate] = []
     found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
     assert found.chosen is selection.chosen
+    assert not timed
+    assert not found.settled
+
+
+def test_untimed_by_an_option_is_settled(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    timed: list[Candidate] = []
+    with weft.options(effort="none"):
+        found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
+    assert found.settled
     assert not timed
 
 

@@ -19,7 +19,7 @@ from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
 from weft.options import options
 from weft.run import stats
 from weft.run.cache import CacheFolder
-from weft.run.gpu import Assembled, GpuBinary, GpuSource, build_gpu, side_by_side, workers
+from weft.run.gpu import Assembled, GpuBinary, GpuSource, build_gpu, recalled_gpu, side_by_side, workers
 from weft.run.gpu.build import gpu_parts
 from weft.target import CPU, Target
 
@@ -107,6 +107,19 @@ def test_a_miss_compiles_and_a_hit_does_not(folder: CacheFolder) -> None:
     assert (warm.text, warm.signature, warm.meta) == (TEXT, TWICE, SOURCE.meta)
     assert counted(lambda: warm.assemble_for(SIZES, STRIDES, starts=(4,) * len(STRIDES))) == (1, 0)
     assert len(warm.assembled) == 2
+
+
+def test_a_kernel_is_had_by_its_key(folder: CacheFolder) -> None:
+    cold = built(folder, lambda: SOURCE)
+    cold.assemble_for(SIZES, STRIDES)
+    with options(cache_dir=str(folder.path)):
+        warm = recalled_gpu(cold.key, H100)
+        assert warm is not None
+        assert (warm.text, warm.signature, warm.meta, warm.from_cache) == (TEXT, TWICE, SOURCE.meta, True)
+        assert not warm.assembled
+        assert counted(lambda: warm.assemble_for(SIZES, STRIDES)) == (0, 1)
+        assert warm.assembled == cold.assembled
+        assert recalled_gpu("0" * len(cold.key), H100) is None
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from weft.target import Target
 from weft.tensor import passes
 from weft.tensor.program import TensorProgram
 
-TensorText: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]
-"""A tensor that capture made of numbers in the graph: its elements in hexadecimal digits, its shape, strides and type."""
+TensorText: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+"""A tensor that capture made of numbers in the graph: its elements in hexadecimal digits, its shape, strides, type and device."""
 
 _MOST_BYTES = 4096
 """Bytes of such a tensor, up to which a plan is kept."""
@@ -97,7 +97,7 @@ class KeptGraph:
         chain = toolchain(target)
         machine = repr(chain.machine(options.threads or torch.get_num_threads()))
         own = {"kept": "a graph's plan", "graph": sha256(text.encode()).hexdigest(), "model": machine}
-        own["scheme"] = options.scheme or ""
+        own |= chain.tuning() | {"scheme": options.scheme or ""}
         return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own})
 
     def plan(self, eager: Runner) -> Plan | None:
@@ -114,7 +114,7 @@ class KeptGraph:
         return made
 
     def keep(self, made: Plan) -> None:
-        """Keep a plan, if it can be written."""
+        """Keep a plan, if it can be written, and another process would choose the same."""
         self._keep(self.parts, made)
 
     def library(self, eager: Runner) -> Plan | None:
@@ -150,6 +150,8 @@ class KeptGraph:
         captured = made.captured
         if made.program is None or not made.kernels or any(number.symbols for number in captured.sizes.values()):
             return
+        if not all(region.settled for region in made.regions):
+            return
         names = {id(value): name for name, value in held_by(self.gm).items()}
         constants: list[str | TensorText] = []
         for tensor in captured.constants:
@@ -166,8 +168,8 @@ class KeptGraph:
     def _constant(self, written: str | TensorText) -> torch.Tensor:
         if isinstance(written, str):
             return held_by(self.gm)[written]
-        digits, shape, stride, dtype = written
-        return tensor_of(bytes.fromhex(digits), shape, stride, dtype, torch.device("cpu"))
+        digits, shape, stride, dtype, device = written
+        return tensor_of(bytes.fromhex(digits), shape, stride, dtype, device)
 
     def _kernel(self, saved: SavedKernel) -> Kernel:
         built = toolchain(self.target).recalled(saved.key)
@@ -177,7 +179,7 @@ class KeptGraph:
 
 
 def _written(tensor: torch.Tensor) -> TensorText:
-    return bytes_of(tensor).hex(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+    return bytes_of(tensor).hex(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device
 
 
 def _kernel_written(kernel: Kernel) -> SavedKernel:

@@ -44,6 +44,7 @@ class CompiledRegion:
         sizes: of the example that it was compiled for, by space name.
         approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
         measured_seconds: what its kernels were measured to take at these sizes; None where they were not timed.
+        settled: as that of the selection.
     """
 
     program: TensorProgram
@@ -55,6 +56,7 @@ class CompiledRegion:
     sizes: Mapping[str, int]
     approximation: Approximation | None = None
     measured_seconds: float | None = None
+    settled: bool = True
 
 
 Demand: TypeAlias = Callable[[CompiledRegion], str]
@@ -103,8 +105,10 @@ def build_region(
 
     selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely, ahead)
     chosen, considered = selection.chosen, selection.considered
+    seconds, settled = selection.measured_seconds, selection.settled
     try:
-        return replace(attempts.made(chosen), considered=considered, measured_seconds=selection.measured_seconds)
+        made = attempts.made(chosen)
+        return replace(made, considered=considered, measured_seconds=seconds, settled=settled)
     except VerificationError as error:
         if selection.written is None:
             raise

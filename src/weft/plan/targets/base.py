@@ -170,6 +170,10 @@ class Toolchain(ABC):
         """
         return {"weft": source_hash(), "machine": str(self.target), "options": current().key()}
 
+    def tuning(self) -> dict[str, str]:
+        """Returns what choices depend on that are timed here, by name, for keys, beside options and what binaries depend on."""
+        return {}
+
     def warm(self) -> None:
         """Makes ready for `build`, which will be asked soon, where that goes on meanwhile."""
         return

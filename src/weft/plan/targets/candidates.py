@@ -188,6 +188,7 @@ class Selection:
     `close`: more schedules of the likeliest programs were looked at, where the target times them. Until then `chosen` is the best
     of a few, which is enough to cut a graph by, and `look_closely` looks at them; None where the selection was not made just now.
     `measured_seconds`: what `chosen` was measured to take where the target is; None where it was not timed.
+    `settled`: whether another process would choose the same; not where something kept this one from timing all that it should.
     """
 
     program: TensorProgram
@@ -200,6 +201,7 @@ class Selection:
     close: bool = True
     look_closely: Callable[[], Selection] | None = field(default=None, compare=False, repr=False)
     measured_seconds: float | None = None
+    settled: bool = True
 
     @property
     def work_seconds(self) -> float:

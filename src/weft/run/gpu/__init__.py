@@ -7,7 +7,7 @@ many.
 """
 
 from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side, warm
-from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, restored_gpu
+from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, recalled_gpu, restored_gpu
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import GpuSignature
 
@@ -22,6 +22,7 @@ __all__ = [
     "assemble",
     "build_gpu",
     "class_of",
+    "recalled_gpu",
     "restored_gpu",
     "side_by_side",
     "warm",

@@ -251,19 +251,26 @@ def build_gpu(
         source = emit()
         meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
         folder.store(key, {_TEXT: source.text.encode()}, meta, parts=every_part)
-    classes = Classes(source, target, folder)
-    launch = _launcher(source, target, classes)
-    return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
+    return _binary(source, target, key, Classes(source, target, folder), from_cache=from_cache)
 
 
 def restored_gpu(source: GpuSource, target: Target, binaries: Sequence[Assembled], key: str) -> GpuBinary:
     """Restores the kernel of `source` with binaries that were made before, elsewhere; for other classes of calls they
     are made as ever.
     """
-    classes = Classes(source, target, CacheFolder(), binaries)
-    return GpuBinary(
-        _launcher(source, target, classes), source.signature, source.text, source.meta, key, True, target, classes
-    )
+    return _binary(source, target, key, Classes(source, target, CacheFolder(), binaries), from_cache=True)
+
+
+def recalled_gpu(key: str, target: Target) -> GpuBinary | None:
+    """Reads the kernel with this key from the cache; None where it is not there. Its binaries are had as calls need them."""
+    folder = CacheFolder()
+    source = _known(folder, key)
+    return None if source is None else _binary(source, target, key, Classes(source, target, folder), from_cache=True)
+
+
+def _binary(source: GpuSource, target: Target, key: str, classes: Classes, *, from_cache: bool) -> GpuBinary:
+    launch = _launcher(source, target, classes)
+    return GpuBinary(launch, source.signature, source.text, source.meta, key, from_cache, target, classes)
 
 
 def gpu_parts(target: Target) -> dict[str, str]:

@@ -15,18 +15,18 @@ from weft.block.program import BlockProgram
 from weft.cost import Cost, Machine, estimate_gpu, gpu, published_chip
 from weft.cost.chip import Chip
 from weft.emit import triton
-from weft.errors import TargetError
+from weft.errors import CompilerError, TargetError
 from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.home import of_device
 from weft.plan.targets.lying import Lying, as_lies
-from weft.plan.targets.triton.build import assembled_for, called, printed
+from weft.plan.targets.triton.build import assembled_for, called, printed, tf32_allowed
 from weft.plan.targets.triton.select import GpuWays
 from weft.plan.targets.triton.serving import BinaryServing
 from weft.plan.targets.triton.tune import go_on, started, tuned
-from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, restored_gpu, warm
+from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, recalled_gpu, restored_gpu, warm
 from weft.run.gpu.assemble import begun
 from weft.run.gpu.build import gpu_parts
 from weft.run.guarded import GuardedOnGpu
@@ -70,6 +70,7 @@ class TritonGpu(Toolchain):
     any_order = True
     may_refuse = True
     times = True
+    recalls = True
     crosses = True
     # Most of what remains is between the matmuls.
     library_share = 0.25
@@ -80,6 +81,9 @@ class TritonGpu(Toolchain):
 
     def environment(self) -> dict[str, str]:
         return gpu_parts(self.target)
+
+    def tuning(self) -> dict[str, str]:
+        return {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "", "tf32": str(tf32_allowed())}
 
     def warm(self) -> None:
         if not interpreted.is_asked_for():
@@ -104,6 +108,11 @@ class TritonGpu(Toolchain):
         for spec, binary in zip(specs, kernels, strict=True):
             task = partial(assembled_for, binary, *called(binary, spec))
             yield partial(_held, begun(task), task)
+
+    def recalled(self, key: str) -> Built | None:
+        """Reads a kernel from the cache; of its binaries the first that a call needed is that of the example."""
+        found = recalled_gpu(key, self.target)
+        return None if found is None else Built(found, partial(_met, found))
 
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in kernels(applied):
@@ -191,6 +200,15 @@ class TritonGpu(Toolchain):
             for known, binary, assembly in saved.binaries
         ]
         return Built(restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0])
+
+
+def _met(binary: GpuBinary) -> Assembled:
+    for each in binary.assembled:
+        return each
+    raise CompilerError(
+        "no call has needed a binary of this kernel yet, which was read from the cache",
+        todo="call the compiled function once, or use weft.optimize",
+    )
 
 
 def _held(token: object, task: Callable[[], object]) -> object:

@@ -94,13 +94,15 @@ def tuned(
     if not kernels(selection.chosen.applied):  # what it gives is what it was given
         return replace(selection, others=())
     if device is None or not _times():
-        return _first_that_compiles(selection, anew)
+        # That nothing is to be timed is an option, which every process with it has; that nothing can be is of this call.
+        settled = current().effort == "none"
+        return replace(_first_that_compiles(selection, anew), settled=settled)
     kept = next((each.found for each in ahead if isinstance(each, _Kept) and each.selection is selection), None)
     kept = kept or _kept(selection, device)
     if kept is not None:
         return kept
     if current().compile == "first":
-        return _first_that_compiles(selection, anew, refused)
+        return replace(_first_that_compiles(selection, anew, refused), settled=False)
     parts, cut_short, brought = keys(selection, device)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
@@ -109,7 +111,8 @@ def tuned(
     known = (each for each in ahead if isinstance(each, Tuning) and each.is_of(selection, device))
     ranked, said, whole = (next(known, None) or Tuning(selection, device)).ended()
     if not ranked:  # perhaps the next process has the memory to time them
-        return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
+        first = _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
+        return replace(first, settled=False)
     best, reasons = _first_right(ranked, refused)
     best = best or ranked[0]
     said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
@@ -122,7 +125,8 @@ def tuned(
     )
     seconds = measured_seconds(best.name, said)
     considered = (*selection.considered, *said)
-    return replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
+    chosen = replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
+    return replace(chosen, settled=whole)
 
 
 def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
