@@ -1,7 +1,7 @@
 """What each mode of `compile` costs a caller: first results, full speed, calls meanwhile, a stream of sizes, a soak.
 
-    python benchmarks/background.py first  [--only NAME ...] [--modes MODE ...] [--processes N] [--json FILE]
-    python benchmarks/background.py stream [--calls N] [--json FILE]
+    python benchmarks/background.py first  [--only NAME ...] [--modes MODE ...] [--processes N] [--device cuda] [--json FILE]
+    python benchmarks/background.py stream [--calls N] [--device cuda] [--json FILE]
     python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE] [--plot FILE]
 
 `first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
@@ -11,7 +11,7 @@ began (the modes called busy); `full speed` is the time until `weft.ready` retur
 other work keeps the machine busy, seconds of processor time, of both processes and their compilers, say more. `stream`: calls of
 random lengths and batches on a process that has served two; of each call the time is compared with eager's on the same operands,
 and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with eager's, and the
-memory of both processes is sampled, and drawn if matplotlib is installed.
+memory of both processes is sampled, and drawn if matplotlib is installed. On a GPU all is in bf16, and calls are waited for.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ torch.set_grad_enabled(False)
 torch.manual_seed(0)
 
 
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+LEEWAY = {"rtol": 1e-3, "atol": 1e-4} if DEVICE == "cpu" else {"rtol": 3e-2, "atol": 3e-2}
+
+
+def randn(*shape):
+    return torch.randn(*shape, device=DEVICE, dtype=DTYPE)
+
+
 def attention(q, k, v):
     return torch.softmax(q @ k.mT / 8, -1) @ v
 
@@ -54,23 +62,30 @@ def norm(x, scale, bias):
 def found(name):
     if name == "mlp":
         layers = torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)
-        return torch.nn.Sequential(*layers).eval(), (torch.randn(256, 256),)
+        return torch.nn.Sequential(*layers).eval().to(DEVICE, DTYPE), (randn(256, 256),)
     if name == "norm":
-        return norm, (torch.randn(1024, 512), torch.randn(512), torch.randn(512))
+        return norm, (randn(1024, 512), randn(512), randn(512))
     if name == "attention":
-        return attention, tuple(torch.randn(2, 4, 256, 64) for _ in range(3))
+        return attention, tuple(randn(2, 4, 256, 64) for _ in range(3))
     import transformers
     sizes = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=1000)
     if name == "bert":
         model = transformers.BertModel(transformers.BertConfig(**sizes))
     else:
         model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, use_cache=False))
-    return model.eval(), (torch.randint(0, 1000, (2, 64)),)
+    return model.eval().to(DEVICE, DTYPE), (torch.randint(0, 1000, (2, 64), device=DEVICE),)
+
+
+def wait():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
 
 
 def timed(call):
+    wait()
     begin = time.perf_counter()
     call()
+    wait()
     return time.perf_counter() - begin
 
 
@@ -103,6 +118,7 @@ elif mode == "blocking":
 else:
     compiled = weft.compile(function, compile=mode.removesuffix(", busy"))
 compiled(*inputs)
+wait()
 figures["first"] = time.perf_counter() - begin
 figures["first, processor"] = used(os.getpid()) - before
 if mode.endswith("busy"):
@@ -125,11 +141,12 @@ calls, = map(int, sys.argv[1:])
 from collections import Counter
 from weft.api import backend
 from weft.run import build
+from weft.run.gpu import build as gpu_build
 from weft.run.cache import CacheFolder
 
 compiled = weft.compile(attention, compile="background")
 foreground = []
-for module, name in ((backend, "compile_graph"), (build, "_compile")):
+for module, name in ((backend, "compile_graph"), (build, "_compile"), (gpu_build, "assemble")):
     def noting(*given, inner=getattr(module, name), name=name, **more):
         foreground.append(name)
         return inner(*given, **more)
@@ -139,11 +156,11 @@ rng = random.Random(0)
 
 def operands():
     batch, length = rng.randint(1, 16), rng.randint(1, 2048)
-    return [torch.randn(batch, length, 64) for _ in range(3)]
+    return [randn(batch, length, 64) for _ in range(3)]
 
 
 for size in (100, 200):
-    compiled(*(torch.randn(4, size, 64) for _ in range(3)))
+    compiled(*(randn(4, size, 64) for _ in range(3)))
     weft.ready(compiled)
 rows, wrong = [], 0
 for number in range(calls):
@@ -151,15 +168,16 @@ for number in range(calls):
     order = (attention, compiled) if number % 2 else (compiled, attention)
     results = {}
     times = {f: timed(lambda: results.update({f: f(*given)})) for f in order}
-    wrong += not torch.allclose(results[attention], results[compiled], rtol=1e-3, atol=1e-4)
+    wrong += not torch.allclose(results[attention], results[compiled], **LEEWAY)
     rows.append((*given[0].shape[:2], times[attention], times[compiled]))
 late = sorted(own - 1.2 * eager for _, _, eager, own in rows)
 weft.ready(compiled)
 now = weft.stats()
-texts = [e for e in CacheFolder().entries() if "kernel.so" in e.files]
+own = ("program", "kernel", "text")
+texts = [e for e in CacheFolder().entries() if {"kernel.so", "kernel.cubin"} & e.files.keys()]
 print(json.dumps({
     "kernels compiled in the foreground": len(foreground), "binaries": len(texts),
-    "most binaries of a kernel": max(Counter((e.parts["program"], e.parts["kernel"]) for e in texts).values()),
+    "most binaries of a kernel": max(Counter(str([e.parts.get(part) for part in own]) for e in texts).values()),
     "99th percentile of (time - 1.2 x eager's)": late[-max(1, len(late) // 100)], "worst": late[-1], "wrong": wrong,
     "eager, all calls": sum(r[2] for r in rows), "weft, all calls": sum(r[3] for r in rows),
     "asked": now.asked, "served": now.served, "failed": now.failed, "meanwhile": now.meanwhile,
@@ -222,11 +240,11 @@ print(json.dumps({
 """
 
 
-def process(script: str, *arguments: str) -> dict[str, Any]:
+def process(script: str, *arguments: str, device: str = "cpu") -> dict[str, Any]:
     """Run a script in a new process with an empty cache, and return the figures that it prints."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", _MODELS + script, *arguments],
+            [sys.executable, "-c", f"DEVICE = {device!r}\n{_MODELS}{script}", *arguments],
             env={**os.environ, "WEFT_CACHE_DIR": str(Path(folder) / "cache")},
             check=False,
             capture_output=True,
@@ -238,14 +256,14 @@ def process(script: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def first(names: list[str], modes: list[str], processes: int) -> dict[str, Any]:
+def first(names: list[str], modes: list[str], processes: int, device: str) -> dict[str, Any]:
     """Measure first results, full speed and calls meanwhile; times in seconds."""
     found: dict[str, Any] = {}
     for name in names:
         runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in ("eager", "blocking", *modes)}
         for _ in range(processes):
             for mode, made in runs.items():
-                made.append(process(_FIRST, name, mode))
+                made.append(process(_FIRST, name, mode, device=device))
         medians = {
             mode: {figure: statistics.median(run[figure] for run in made) for figure in made[0]}
             for mode, made in runs.items()
@@ -305,15 +323,16 @@ def main() -> None:
     parser.add_argument(
         "--backend", choices=("weft", "eager"), default="weft", help="soak: eager, to compare its memory"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="but for the soak, which is of a CPU")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="soak: draw memory here, with matplotlib")
     given = parser.parse_args()
     before = asdict(setting())
     match given.what:
         case "first":
-            found = first(given.only, given.modes, given.processes)
+            found = first(given.only, given.modes, given.processes, given.device)
         case "stream":
-            found = process(_STREAM, str(given.calls))
+            found = process(_STREAM, str(given.calls), device=given.device)
         case _:
             found = process(_SOAK, str(given.seconds), str(given.threads), given.backend)
     if given.what != "first":

@@ -162,6 +162,14 @@ class UnsupportedError(WeftError):
     advice = "nothing: this part runs in PyTorch; program.fallbacks lists it"
 
 
+class NotBuiltError(UnsupportedError):
+    """A kernel has no binary yet for calls like this one, which nobody is to wait for; weft catches the error, and PyTorch runs the
+    call.
+    """
+
+    advice = "nothing: another process makes it meanwhile"
+
+
 class WrongIndexError(WeftError, IndexError):
     """A kernel met an integer that is no index of what it reads. PyTorch runs such a call instead, and raises its own error."""
 

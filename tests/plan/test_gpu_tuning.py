@@ -487,9 +487,7 @@ def test_while_a_graph_is_captured_nothing_is_timed(
     assert not found.settled
 
 
-def test_untimed_by_an_option_is_settled(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
-) -> None:
+def test_untimed_by_an_option_is_settled(monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any) -> None:
     timed: list[Candidate] = []
     with weft.options(effort="none"):
         found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))

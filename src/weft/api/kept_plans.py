@@ -23,6 +23,7 @@ from weft.api.save import FORMS, SavedKernel, kernel_of
 from weft.capture import Captured, refused_at_once
 from weft.options import current
 from weft.plan import Kernel, Plan, Runner, home, measured_before, size_class
+from weft.plan.execute.instead import Instead
 from weft.plan.execute.plan import running
 from weft.plan.execute.runner import PlanStep, RegionStep
 from weft.plan.targets import toolchain
@@ -140,7 +141,8 @@ class KeptGraph:
             captured = replace(kept.captured, constants=tuple(map(self._constant, kept.constants)))
         except (AttributeError, TypeError, ValueError, RuntimeError):
             return None
-        run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager)
+        instead = Instead(eager) if toolchain(self.target).may_refuse else None
+        run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager, instead)
         regions = tuple(step.region for step in kept.steps if isinstance(step, RegionStep))
         rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes, None
         made = Plan(captured, kept.program, regions, captured.fallbacks, run, *rest, kept.trace, kept.scheme)

@@ -218,9 +218,9 @@ def saved_kernel(kernel: Kernel, put: Callable[[bytes], str]) -> SavedKernel:
     )
 
 
-def restored_kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target) -> Kernel:
-    """Restore the kernel that `saved` is the data of, its binaries among `files` by name."""
-    return kernel_of(saved, toolchain(target).restored(saved, files), target)
+def restored_kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target, *, compiles: bool = True) -> Kernel:
+    """Restore the kernel that `saved` is the data of, its binaries among `files` by name; `compiles` as of `Toolchain.restored`."""
+    return kernel_of(saved, toolchain(target).restored(saved, files, compiles=compiles), target)
 
 
 def kernel_of(saved: SavedKernel, built: Built, target: Target) -> Kernel:

@@ -16,7 +16,7 @@ from weft.plan.measure.measured import Measured
 from weft.plan.measure.stance import backend_is_forced, default_stance, is_default, may_compile, nearest
 from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
 from weft.plan.targets.candidates import Considered, Example
-from weft.plan.targets.home import home, of_device
+from weft.plan.targets.home import gpu_of, home, of_device
 from weft.plan.targets.kernel import Kernel
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "default_stance",
     "described",
     "faster",
+    "gpu_of",
     "has_written",
     "home",
     "in_graphs",

@@ -42,8 +42,8 @@ class Ambience:
 
     @staticmethod
     def here(options: Options | None = None) -> Ambience:
-        """Return the settings in force now, or with these `options`."""
-        options = options or current()
+        """Return the settings in force now, or with these `options`; the other process waits for all that it is asked."""
+        options = (options or current()).replace(compile="blocking")
         if options.cache_dir is not None:
             options = options.replace(cache_dir=str(Path(options.cache_dir).expanduser().absolute()))
         return Ambience(

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
+import torch
 from torch import fx
 
 from weft.api.background.ambience import Ambience
@@ -17,34 +18,45 @@ from weft.api.tracing import guard_forward_derivatives
 from weft.capture import refused_at_once
 from weft.errors import CompilerError, named
 from weft.options import current
-from weft.plan import Runner, Trial, changing_sizes, home, measured_before, warn
-from weft.plan.targets import toolchain
+from weft.plan import Runner, Trial, changing_sizes, gpu_of, measured_before, warn
 from weft.run.cache import CacheFolder
 
 Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
 """The graphs of one compiled function that are, or were, compiled or timed in the background."""
 _ASKED = "weft_asked"
+_SHARE = 4
+"""The part of a GPU's free memory that the arguments of a graph may take again in the other process: a quarter."""
 
 
 def in_background(gm: fx.GraphModule, arguments: Sequence[Any]) -> bool:
     """Tell whether a graph is to be compiled in the background.
 
-    Not where that was not asked for, for a graph that PyTorch runs anyhow, which costs nothing to find out, and where the target
-    times candidates, which needs the device that serves.
+    Not where that was not asked for, for a graph that PyTorch runs anyhow, which costs nothing to find out, and where the other
+    process could not do it (`_elsewhere`).
     """
-    if current().compile != "background" or toolchain(home(arguments)).times:
-        return False
-    return refused_at_once(gm, arguments) is None
+    return current().compile == "background" and refused_at_once(gm, arguments) is None and _elsewhere(arguments)
+
+
+def _elsewhere(arguments: Sequence[Any]) -> bool:
+    """Tell whether another process can do it: on a GPU it needs memory for arguments like these, and what is replayed from CUDA
+    graphs is never swapped.
+    """
+    device = gpu_of(arguments)
+    if device is None:
+        return True
+    needed = sum(a.numel() * a.element_size() for a in arguments if isinstance(a, torch.Tensor) and a.device == device)
+    free, _ = cast("Any", torch.cuda).mem_get_info(device)
+    return current().mode != "reduce-overhead" and needed <= free // _SHARE
 
 
 def timed_in_background(gm: fx.GraphModule, arguments: Sequence[Any], compiled: Runner) -> Runner:
     """Return what runs a graph that was compiled in this call: where that was asked for, its kernels untimed, while the other
-    process finds out whether PyTorch, or the library's matmuls between them, are faster.
+    process finds out what is fastest: of kernels on a GPU too, and whether PyTorch, or the library's matmuls between them, are.
 
     What is on no trial runs as it is. The trial is made at a call, as without the option, where it takes no time, since its times
-    are known; where the target needs the device that serves; and where the graph cannot be sent.
+    are known, and where the other process cannot do it.
     """
-    if current().compile != "first" or not isinstance(compiled, Trial) or toolchain(home(arguments)).times:
+    if current().compile != "first" or not isinstance(compiled, Trial) or not _elsewhere(arguments):
         return compiled
     if not compiled.changing:
         known = measured_before(compiled.plan)

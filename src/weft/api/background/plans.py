@@ -22,7 +22,7 @@ from weft.capture import Captured
 from weft.errors import UnsupportedError
 from weft.plan import Kernel, Plan, Runner
 from weft.plan.execute.instead import Instead
-from weft.plan.execute.plan import running
+from weft.plan.execute.plan import must_not_repeat, running
 from weft.plan.execute.runner import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.target import Target
@@ -54,8 +54,10 @@ def packed_plan(plan: Plan, gm: fx.GraphModule, *, whole: bool) -> bytes:
     captured = replace(plan.captured, leaving=None, recording=None, made_by={})
     steps = tuple(map(_slim, plan.steps))
     rest = plan.in_place, plan.arguments, plan.size_class, plan.scheme, plan.kernels[0].target
+    # PyTorch can take over a call that lacks a binary, unless some of it is done that must not be done twice.
+    compiles = must_not_repeat(captured, plan.program, plan.in_place)
     with io.BytesIO() as stream:
-        _Writer(stream, gm, whole=whole).dump(PlanForm(captured, plan.program, steps, *rest))
+        _Writer(stream, gm, whole=whole, compiles=compiles).dump(PlanForm(captured, plan.program, steps, *rest))
         return stream.getvalue()
 
 
@@ -64,15 +66,18 @@ def _slim(step: PlanStep) -> PlanStep:
     return replace(step, region=replace(step.region, trace=(), considered=())) if isinstance(step, RegionStep) else step
 
 
-def unpacked_plan(data: bytes, gm: fx.GraphModule, eager: Runner) -> Plan:
-    """Make a plan of what `packed_plan` wrote, for the same graph here; loads its kernels.
+def unpacked_plan(
+    data: bytes, gm: fx.GraphModule, eager: Runner, lacking: Callable[[Sequence[Any]], None] | None = None
+) -> Plan:
+    """Make a plan of what `packed_plan` wrote, for the same graph here; loads its kernels. PyTorch runs calls that a kernel has no
+    binary for, and `lacking` is told of them.
 
     Raises:
         Exception: of any kind, where a library cannot be loaded, or an operation is not known here.
     """
     with io.BytesIO(data) as stream:
         form: PlanForm = _Reader(stream, gm).load()
-    instead = Instead(eager) if toolchain(form.target).may_refuse else None
+    instead = Instead(eager, lacking=lacking) if toolchain(form.target).may_refuse else None
     run = running(form.captured, form.program, form.steps, form.arguments, form.in_place, eager, instead)
     regions = tuple(step.region for step in form.steps if isinstance(step, RegionStep))
     rest = None, form.in_place, form.steps, form.arguments, form.size_class
@@ -82,9 +87,9 @@ def unpacked_plan(data: bytes, gm: fx.GraphModule, eager: Runner) -> Plan:
 class _Writer(pickle.Pickler):
     """Writes what the graph has here and there, tensors and functions, by its place in the graph."""
 
-    def __init__(self, stream: io.BytesIO, gm: fx.GraphModule, *, whole: bool) -> None:
+    def __init__(self, stream: io.BytesIO, gm: fx.GraphModule, *, whole: bool, compiles: bool) -> None:
         super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
-        self._whole = whole
+        self._whole, self._compiles = whole, compiles
         self._held = {id(value): name for name, value in held_by(gm).items()}
         functions = [n for n in gm.graph.nodes if n.op == "call_function"]
         self._functions = {id(n.target): n.name for n in functions if not isinstance(n.target, OpOverload)}
@@ -100,7 +105,7 @@ class _Writer(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Kernel):
             files: dict[str, bytes] = {}
-            return _kernel, (saved_kernel(obj, functools.partial(_put, files)), files, obj.target)
+            return _kernel, (saved_kernel(obj, functools.partial(_put, files)), files, obj.target, self._compiles)
         if isinstance(obj, torch.Tensor):
             if not self._whole:
                 raise UnsupportedError("the graph holds a large tensor, and copies it")
@@ -120,8 +125,8 @@ def _put(files: dict[str, bytes], content: bytes) -> str:
     return name
 
 
-def _kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target) -> Kernel:
-    return restored_kernel(saved, files, target)
+def _kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target, compiles: bool) -> Kernel:
+    return restored_kernel(saved, files, target, compiles=compiles)
 
 
 def _tensor(numbers: Any, dtype: torch.dtype, device: str, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import torch
 
 from weft.api.backend import compile_graph, in_pytorch, keep_plan, planned_before
-from weft.api.background.graphs import Received, tensors_of, unpacked_graph
+from weft.api.background.graphs import Received, TensorForm, tensors_of, unpacked_graph
 from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, Said, difference
 from weft.api.background.plans import packed_plan
 from weft.api.kept_plans import KeptGraph
@@ -32,13 +32,14 @@ from weft.api.net import say
 from weft.capture import Captured, capture
 from weft.defects import noticed
 from weft.errors import UnsupportedError, WrongKernelError
-from weft.plan import Plan, Runner, Trial, changing_sizes, faster, home
+from weft.plan import Plan, Runner, Trial, changing_sizes, faster, gpu_of, home
 from weft.plan.measure.measured import Choice
 from weft.plan.targets import toolchain
 from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
 
+_CUDA: Any = torch.cuda  # not fully known to type checkers
 _LENGTH = 8
 _MOST_GRAPHS = 64
 """Graphs that are kept to be timed for other sizes."""
@@ -71,11 +72,13 @@ class _Graph:
         """Choose for arguments of one size class."""
         choice = self._choice(arguments)
         plans: dict[Any, bytes] = {}
-        if choice in ("weft", "library") and choice not in self.sent:
+        if choice in ("weft", "library"):
             made = self.run.library if choice == "library" and isinstance(self.run, Trial) else self.plan
             assert made is not None
-            plans[choice] = packed_plan(made, self.received.gm, whole=self.received.whole)
-            self.sent.add(choice)
+            _build_for(made, arguments)
+            if choice not in self.sent:
+                plans[choice] = packed_plan(made, self.received.gm, whole=self.received.whole)
+                self.sent.add(choice)
         return Reply(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans)
 
     def _choice(self, arguments: Sequence[Any]) -> Choice:
@@ -97,20 +100,48 @@ class _Graph:
         return "PyTorch" if chosen is self.eager else "weft" if chosen is self.plan.run else "library"
 
 
+def _build_for(made: Plan, arguments: Sequence[Any]) -> None:
+    """Have all binaries built that such a call needs, where that depends on the call: by making it."""
+    if gpu_of(arguments) is not None:
+        with torch.no_grad(), suppress(Exception):  # on random numbers: what fails here may go there
+            _fill(arguments)
+            made.run(*arguments)
+
+
 def _fits(arguments: Sequence[Any]) -> bool:
+    """Tell whether there is memory to time kernels with these arguments; on a GPU they are there already."""
+    if gpu_of(arguments) is not None:
+        return True
     size = sum(a.numel() * a.element_size() for a in arguments if isinstance(a, torch.Tensor))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return size <= min(_MOST_OF_ARGUMENTS, free // 4)
 
 
+@contextmanager
+def _on_gpu(forms: Sequence[Any]) -> Generator[None]:
+    """Work on the GPU of these arguments, if one has them, with half of its free memory at most, and give that back afterwards."""
+    devices = (torch.device(each.device) for each in forms if isinstance(each, TensorForm))
+    device = next((each for each in devices if each.type == "cuda"), None)
+    if device is None:
+        yield
+        return
+    with _CUDA.device(device):
+        free, total = _CUDA.mem_get_info()
+        _CUDA.set_per_process_memory_fraction((_CUDA.memory_reserved() + free // 2) / total)
+        try:
+            yield
+        finally:
+            _CUDA.empty_cache()
+
+
 def _fill(arguments: Sequence[Any]) -> None:
     """Write elements: small ones about 0 into matrices, others about 1; 0 for integers, which are indices into anything."""
-    generator = torch.Generator().manual_seed(0)
-    for each in arguments:
+    for number, each in enumerate(arguments):
         if not isinstance(each, torch.Tensor) or not each.numel():
             continue
         if each.dtype.is_floating_point:
-            drawn = torch.randn(each.shape, generator=generator)
+            generator = torch.Generator(each.device).manual_seed(number)
+            drawn = torch.randn(each.shape, generator=generator, device=each.device)
             each.copy_(drawn * each.shape[-1] ** -0.5 if each.ndim > 1 else 1.0 + 0.1 * drawn)
         elif each.dtype is torch.bool:
             each.fill_(True)
@@ -133,11 +164,12 @@ class Server:
         with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                match request:
-                    case GraphRequest():
-                        answer = self._compiled(request)
-                    case ClassRequest():
-                        answer = self._measured(request)
+                with _on_gpu(request.arguments):
+                    match request:
+                        case GraphRequest():
+                            answer = self._compiled(request)
+                        case ClassRequest():
+                            answer = self._measured(request)
             except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch runs there, and it is said there
                 failure = f"{type(error).__name__}: {error}"
         told = tuple(Said(w.category, str(w.message), w.filename, w.lineno) for w in said if _is_for_users(w))
@@ -270,8 +302,10 @@ def _read(stream: BinaryIO) -> Request | None:
 
 
 def _resident() -> int:
+    """Return the bytes of memory that this process has for itself: a GPU's libraries are gigabytes of files."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
 

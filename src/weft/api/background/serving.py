@@ -9,9 +9,10 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,7 @@ from weft.capture import RuntimeNumber
 from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
 from weft.plan import Runner, Trial, may_compile, nearest, warn
+from weft.plan.execute.instead import call_of
 from weft.run import stats
 from weft.run.cache import CacheFolder
 
@@ -68,12 +70,14 @@ class DeferredGraph:
     asked: list[Pending] = field(default_factory=list[Pending])
     _plans: dict[str, Runner] = field(default_factory=dict[str, Runner])
     _classes: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
+    _lacked: set[Hashable] = field(default_factory=set[Hashable])
 
     def __post_init__(self) -> None:
         self.number = next(_numbers)
         if self.first is not None:
             self._plans["weft"] = self.first.plan.run
-        _alive[self.number] = weakref.ref(self)
+        mine = _alive[self.number] = weakref.ref(self)
+        self._lacking = partial(_ask_for_binaries, mine)  # what kernels hold holds no graph
         self._ask()
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -147,7 +151,7 @@ class DeferredGraph:
     def _found(self, answer: Reply) -> Runner:
         with again(self.ambience.options):
             for name, data in answer.plans.items():
-                self._plans[name] = unpacked_plan(data, self.gm, self.eager).run
+                self._plans[name] = unpacked_plan(data, self.gm, self.eager, self._lacking).run
         if answer.known is not None:
             number, places = answer.known
             other = _alive[number]()
@@ -190,6 +194,22 @@ class DeferredGraph:
                 self._ask_for_class(sizes, arguments)
         return run(*arguments)
 
+    def ask_for_binaries(self, arguments: Sequence[Any]) -> None:
+        """Asks, once, for the binaries that calls like this one lack; PyTorch runs them meanwhile."""
+        stats.count("meanwhile")
+        call = call_of(arguments)
+        if call not in self._lacked and len(self._lacked) < _MOST_CLASSES and may_compile():
+            self._lacked.add(call)
+            request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
+            self._put(lambda: request, 0, lambda own, answer: own._built(answer, call))  # noqa: SLF001
+
+    def _built(self, answer: Reply, call: Hashable) -> bool:
+        """Takes note that the binaries for a call are in the cache, where the kernels find them."""
+        if answer.failure is None:
+            self._record(answer)
+            self._lacked.discard(call)
+        return answer.failure is None
+
     def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
         request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
         self._put(lambda: request, 0, lambda own, answer: own._measured(answer, sizes))  # noqa: SLF001
@@ -201,6 +221,12 @@ class DeferredGraph:
         self._classes[sizes] = self._found(answer)
         self._record(answer)
         return True
+
+
+def _ask_for_binaries(graph: weakref.ref[DeferredGraph], arguments: Sequence[Any]) -> None:
+    own = graph()
+    if own is not None:
+        own.ask_for_binaries(arguments)
 
 
 def _numbers_alive() -> frozenset[int]:

@@ -36,7 +36,9 @@ OWN, PEER, TUNED, PLAIN = "weft", "Inductor", "Inductor, tuned", "eager"
 _TORCH: Any = torch  # the type of torch.compile is only partly known
 _DRAWS, _PROFILED, _TIMED_SECONDS = 2, 5, 5.0
 _SECONDS = {"cpu": 1800, "cuda": 300}
-_PROCESS = "import sys; from weft.lab.whole.measured import answer; answer(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])"
+_PROCESS = (
+    "import sys; from weft.lab.whole.measured import answer; answer(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4:])"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,11 @@ def running(
     return guarded(captured, run, eager)
 
 
+def must_not_repeat(captured: Captured, program: TensorProgram, in_place: frozenset[str]) -> bool:
+    """Tell whether a call that has begun cannot run again: it has written into an argument, or made a call that is made once."""
+    return bool(once_only(captured, program, in_place) or last_values(captured, program, in_place))
+
+
 def _with_library(captured: Captured, worth_it: Callable[[], Sequence[int]]) -> Captured | None:
     """Capture the graph again with the matmuls left to PyTorch's library that are worth a trial; None where none are."""
     calls = worth_it()

@@ -359,9 +359,12 @@ class Toolchain(ABC):
         del made, put
         raise ProgramFileError(f"kernels for {self.target} cannot be saved", todo="compile the program where it runs")
 
-    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
-        """Restores what `saved` was of, from the archive's members. Raises TargetError where it cannot be loaded."""
-        del files
+    def restored(self, saved: SavedText, files: Mapping[str, bytes], *, compiles: bool = True) -> Built:
+        """Restores what `saved` was of, from the archive's members. Raises TargetError where it cannot be loaded.
+
+        Without `compiles`, calls that need another binary than those in the archive and the cache raise NotBuiltError.
+        """
+        del files, compiles
         raise ProgramFileError(f"kernels for {self.target} cannot be loaded: {saved.key}")
 
 

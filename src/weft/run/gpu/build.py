@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 
-from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
+from weft.errors import CompilerError, NotBuiltError, TargetError, UnsupportedError, WeftError
 from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
@@ -113,9 +113,17 @@ class GpuBinary(Made[GpuSignature]):
 class Classes:
     """The binaries of one kernel by class of calls: of this process, of the cache, or compiled now."""
 
-    def __init__(self, source: GpuSource, target: Target, folder: CacheFolder, known: Sequence[Assembled] = ()) -> None:
-        """Keeps binaries as entries of `folder`, but for those that are `known`."""
-        self.source, self._target, self._folder = source, target, folder
+    def __init__(
+        self,
+        source: GpuSource,
+        target: Target,
+        folder: CacheFolder,
+        known: Sequence[Assembled] = (),
+        *,
+        compiles: bool = True,
+    ) -> None:
+        """Keeps binaries as entries of `folder`, but for those that are `known`; without `compiles` others put them there."""
+        self.source, self._target, self._folder, self._compiles = source, target, folder, compiles
         self._met = {each.kind: each for each in known}
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
@@ -145,6 +153,8 @@ class Classes:
                 self._demand_hope(kind, seconds)
                 try:
                     found = self._found(kind, seconds)
+                except NotBuiltError:
+                    raise
                 except (UnsupportedError, CompilerError) as error:
                     self._failed_in(kind, error, seconds)
                     raise
@@ -190,6 +200,8 @@ class Classes:
         known = self._known(key)
         if known is not None:
             return known
+        if not self._compiles:
+            raise NotBuiltError(f"kernel {job.name} has no binary yet for calls of this class: {kind}")
         with self._folder.alone(key):
             known = self._known(key)  # whom this one waited for has compiled it
             if known is not None:
@@ -254,11 +266,14 @@ def build_gpu(
     return _binary(source, target, key, Classes(source, target, folder), from_cache=from_cache)
 
 
-def restored_gpu(source: GpuSource, target: Target, binaries: Sequence[Assembled], key: str) -> GpuBinary:
+def restored_gpu(
+    source: GpuSource, target: Target, binaries: Sequence[Assembled], key: str, *, compiles: bool = True
+) -> GpuBinary:
     """Restores the kernel of `source` with binaries that were made before, elsewhere; for other classes of calls they
-    are made as ever.
+    are made as ever, or without `compiles` only looked for in the cache: such a call raises NotBuiltError where there is none.
     """
-    return _binary(source, target, key, Classes(source, target, CacheFolder(), binaries), from_cache=True)
+    classes = Classes(source, target, CacheFolder(), binaries, compiles=compiles)
+    return _binary(source, target, key, classes, from_cache=True)
 
 
 def recalled_gpu(key: str, target: Target) -> GpuBinary | None:

@@ -125,7 +125,8 @@ class Cpp(Toolchain):
             todo = "call weft.optimize again: the cache was cleared since"
             raise MissingFileError(f"there is no file {made.library}", todo=todo) from error
 
-    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
+    def restored(self, saved: SavedText, files: Mapping[str, bytes], *, compiles: bool = True) -> Built:
+        del compiles  # one library serves all calls
         ((name,),) = saved.binaries
         called = KernelSignature.from_json(json.loads(saved.signature))
         try:

@@ -193,13 +193,13 @@ class TritonGpu(Toolchain):
         """Puts what is known into an archive: for each class of calls what it is, its binary and its assembly."""
         return tuple((json.dumps(one.to_json()), put(one.binary), put(one.assembly.encode())) for one in made.assembled)
 
-    def restored(self, saved: SavedText, files: Mapping[str, bytes]) -> Built:
+    def restored(self, saved: SavedText, files: Mapping[str, bytes], *, compiles: bool = True) -> Built:
         source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
         binaries = [
             Assembled.from_json(json.loads(known), files[binary], files[assembly].decode())
             for known, binary, assembly in saved.binaries
         ]
-        return Built(restored_gpu(source, self.target, binaries, saved.key), lambda: binaries[0])
+        return Built(restored_gpu(source, self.target, binaries, saved.key, compiles=compiles), lambda: binaries[0])
 
 
 def _met(binary: GpuBinary) -> Assembled:
