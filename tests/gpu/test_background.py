@@ -109,7 +109,7 @@ def test_a_graph_may_be_captured_while_kernels_come() -> None:
 
 def test_what_was_compiled_first_is_tuned_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_EFFORT", "quick")
-    compiled, given, before = weft.compile(attention, compile="first"), operands(), weft.stats()
+    compiled, given, before = weft.compile(attention, compile="first", measure="auto"), operands(), weft.stats()
     close(compiled(*given), attention(*given))
     assert weft.stats().untimed > before.untimed
     assert weft.ready(compiled, SECONDS)
@@ -118,7 +118,7 @@ def test_what_was_compiled_first_is_tuned_in_the_background(monkeypatch: pytest.
     assert (now.served - before.served, now.failed - before.failed) == (1, 0)
     torch._dynamo.reset()
     captures = phases.spent()["capture"].times
-    again = weft.compile(attention)
+    again = weft.compile(attention, measure="auto")
     close(again(*given), attention(*given))
     assert phases.spent()["capture"].times == captures, "the plan that the other process made is kept"
 

@@ -18,12 +18,11 @@ import weft
 from testkit.block import programs
 from weft.errors import UnsupportedError
 from weft.plan.choose.select import looked_at_closely, select
-from weft.plan.execute import regions
 from weft.plan.targets.base import Refused
 from weft.plan.targets.candidates import Candidate, Example, Selection
-from weft.plan.targets.triton import rounds, toolchain, tune
+from weft.plan.targets.triton import rounds, tune
 from weft.plan.targets.triton.tune import tuned
-from weft.run.gpu import Assembled, Job, assemble, workers
+from weft.run.gpu import Assembled, Job, assemble
 from weft.target import Target
 from weft.tensor.dtypes import DType
 from weft.tensor.program import TensorProgram
@@ -493,25 +492,3 @@ def test_untimed_by_an_option_is_settled(monkeypatch: pytest.MonkeyPatch, select
         found = tune_it(monkeypatch, selection, tmp_path, timing(lambda candidate: 1e-6, timed))
     assert found.settled
     assert not timed
-
-
-def test_triton_is_imported_while_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """And not where what was chosen before is kept."""
-    done: list[str] = []
-    ask = workers.ask
-    monkeypatch.setattr(toolchain, "warm", lambda target: done.append(f"import for {target}"))
-    monkeypatch.setattr(regions, "laws_refuted", lambda *_: done.append("choose"))
-    monkeypatch.setattr(workers, "ask", lambda *job: (done.append("compile"), ask(*job))[1])
-    for _ in range(2):
-        weft.optimize(torch.exp, (torch.randn(64, 48),), target="cuda:90", effort="none", cache_dir=str(tmp_path))
-    assert done[:3] == ["import for cuda:90", "choose", "compile"]
-    assert set(done[3:]) <= {"compile"}
-
-
-def test_triton_is_not_imported_elsewhere_for_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Target] = []
-    monkeypatch.setattr(toolchain, "warm", done.append)
-    toolchain.TritonGpu(H200).warm()
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    toolchain.TritonGpu(H200).warm()
-    assert done == [H200]

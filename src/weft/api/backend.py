@@ -64,13 +64,13 @@ def fastest(
     with in_force(**options), noticed() as defects, phase("other"):
         eager = in_pytorch(gm)
         try:
-            if in_background(gm, example_inputs):
+            elsewhere, kept = in_background(gm, example_inputs), KeptGraph.of(gm, example_inputs)
+            made = planned_before(kept, eager)
+            if made is None and elsewhere:
                 run = ask_for(gm, example_inputs, eager)
                 if noted is not None:
                     noted(run, eager)
                 return safe(run, gm, eager)
-            kept = KeptGraph.of(gm, example_inputs)
-            made = planned_before(kept, eager)
             if made is not None:
                 run = timed_in_background(gm, example_inputs, faster(made, eager, changing_sizes(gm), kept))
             else:

@@ -50,15 +50,17 @@ def _elsewhere(arguments: Sequence[Any]) -> bool:
 
 
 def timed_in_background(gm: fx.GraphModule, arguments: Sequence[Any], compiled: Runner) -> Runner:
-    """Return what runs a graph that was compiled in this call: where that was asked for, its kernels untimed, while the other
+    """Return what runs a graph that has kernels here: where that was asked for, these kernels untimed, while the other
     process finds out what is fastest: of kernels on a GPU too, and whether PyTorch, or the library's matmuls between them, are.
 
     What is on no trial runs as it is. The trial is made at a call, as without the option, where it takes no time, since its times
     are known, and where the other process cannot do it.
     """
-    if current().compile != "first" or not isinstance(compiled, Trial) or not _elsewhere(arguments):
+    if current().compile == "blocking" or not isinstance(compiled, Trial) or not _elsewhere(arguments):
         return compiled
-    if not compiled.changing:
+    # In the background nobody waits for binaries for other calls either, which the other process makes.
+    asks = current().compile == "background" and gpu_of(arguments) is not None
+    if not compiled.changing and not asks:
         known = measured_before(compiled.plan)
         if known is not None and not known.is_to_be_repeated:
             return compiled

@@ -214,8 +214,8 @@ class Server:
         if not defects:
             say_what_is_lost(gm, made, arguments)
         graph = self._graphs[request.number] = _Graph(received, made, eager, run)
-        if request.kernels == tuple(kernel.key for kernel in made.kernels):
-            graph.sent.add("weft")
+        if request.kernels == tuple(kernel.key for kernel in made.kernels) and gpu_of(arguments) is None:
+            graph.sent.add("weft")  # on a GPU they would compile for other calls there
         return graph
 
     def _served(self, captured: Captured) -> Reply | None:

@@ -95,14 +95,13 @@ def tuned(
         return replace(selection, others=())
     if device is None or not _times():
         # That nothing is to be timed is an option, which every process with it has; that nothing can be is of this call.
-        settled = current().effort == "none"
-        return replace(_first_that_compiles(selection, anew), settled=settled)
+        return _first_that_compiles(selection, anew, settled=current().effort == "none")
     kept = next((each.found for each in ahead if isinstance(each, _Kept) and each.selection is selection), None)
     kept = kept or _kept(selection, device)
     if kept is not None:
         return kept
     if current().compile == "first":
-        return replace(_first_that_compiles(selection, anew, refused), settled=False)
+        return _first_that_compiles(selection, anew, refused)
     parts, cut_short, brought = keys(selection, device)
     selection = _with_others(selection, anew)
     tried = (selection.chosen, *(selection.others or ()))
@@ -111,8 +110,7 @@ def tuned(
     known = (each for each in ahead if isinstance(each, Tuning) and each.is_of(selection, device))
     ranked, said, whole = (next(known, None) or Tuning(selection, device)).ended()
     if not ranked:  # perhaps the next process has the memory to time them
-        first = _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
-        return replace(first, settled=False)
+        return _first_that_compiles(replace(selection, considered=(*selection.considered, *said)), anew)
     best, reasons = _first_right(ranked, refused)
     best = best or ranked[0]
     said = [Considered(c.origin, None, reasons[c.origin]) if c.origin in reasons else c for c in said]
@@ -125,8 +123,8 @@ def tuned(
     )
     seconds = measured_seconds(best.name, said)
     considered = (*selection.considered, *said)
-    chosen = replace(selection, chosen=best, others=(), considered=considered, measured_seconds=seconds)
-    return replace(chosen, settled=whole)
+    found = replace(selection, chosen=best, others=(), considered=considered, settled=whole)
+    return replace(found, measured_seconds=seconds)
 
 
 def started(selection: Selection, device: torch.device | None) -> Iterator[object]:
@@ -198,10 +196,14 @@ def _with_others(selection: Selection, anew: Callable[[], Selection] | None) -> 
 
 
 def _first_that_compiles(
-    selection: Selection, anew: Callable[[], Selection] | None, refused: Refused = lambda _: None
+    selection: Selection,
+    anew: Callable[[], Selection] | None,
+    refused: Refused = lambda _: None,
+    *,
+    settled: bool = False,
 ) -> Selection:
     """Returns `selection` with the likeliest candidate that has kernels and is not `refused`; where a few are, with the first of
-    these.
+    these. Unless that is `settled`, another process looks for a faster one.
     """
     if not selection.close:
         selection = _with_others(selection, anew)
@@ -210,8 +212,8 @@ def _first_that_compiles(
     if chosen is None:
         raise failed[0][1]
     reasons = {each.name: error.what for each, error in failed} | reasons
-    considered = (Considered(name, None, reason) for name, reason in reasons.items())
-    return replace(selection, chosen=chosen, others=(), considered=(*selection.considered, *considered))
+    considered = (*selection.considered, *(Considered(name, None, reason) for name, reason in reasons.items()))
+    return replace(selection, chosen=chosen, others=(), considered=considered, settled=settled)
 
 
 def _compiling(
