@@ -38,35 +38,52 @@ def as_masks(
         if idle is None:
             _put_documents(made)
             continue
-        length = made.shape[-1]
-        shares = classes.get(name, typical(length)).of(idle)
+        kind = classes.get(name, typical(made.shape[-1]))
         if question.of_columns:
-            busy = _to_some_length(made, 2.0 ** (-shares[0] / 2) if name in classes else 1.0)
+            busy = _to_some_length(made, kind.busy(idle)[0] if name in classes else 1.0)
         else:
-            busy = in_blocks(made.shape, [2.0 ** (-n / 2) for n in shares], made.device)
+            busy = in_blocks(made.shape, kind.busy(idle), kind.full(idle), made.device)
         if made.dtype is torch.bool:
             made.copy_(busy != idle)
         else:
             made.masked_fill_(~busy, idle)
 
 
-def in_blocks(shape: Sequence[int], shares: Sequence[float], device: torch.device) -> torch.Tensor:
-    """Draws bools, such that about these `shares` of the blocks of `EDGES` have a True one; a dimension is taken for a row."""
+def in_blocks(
+    shape: Sequence[int], some: Sequence[float], every: Sequence[float], device: torch.device
+) -> torch.Tensor:
+    """Draws bools, such that about these shares of the blocks of `EDGES` have a True one; a dimension is taken for a row.
+
+    Args:
+        shape: of what is drawn.
+        some, every: shares of blocks that have a True element, and that have no False one.
+        device: where it lies.
+    """
     *around, rows, columns = (1, *shape) if len(shape) == 1 else shape
-    edge = EDGES[-1]
-    busy = torch.rand(*around, -(-rows // edge), -(-columns // edge), device=device) < shares[-1]
+    shares = [(busy, min(full, busy)) for busy, full in zip(some, every, strict=True)]
+    edge, (busy_share, full_share) = EDGES[-1], shares[-1]
+    first = torch.rand(*around, -(-rows // edge), -(-columns // edge), device=device)
+    # Of the largest blocks, which are few, as near to as many as can be.
+    place = (first.flatten().argsort().argsort().view(first.shape) + 0.5) / first.numel()
+    busy, full = place < busy_share, place < full_share
     for (before, edge), (share_before, share) in zip(
         pairwise(reversed(EDGES)), pairwise(reversed(shares)), strict=True
     ):
         times = before // edge
-        busy = busy.repeat_interleave(times, -2).repeat_interleave(times, -1)[
-            ..., : -(-rows // edge), : -(-columns // edge)
-        ]
-        # One of each busy block's own stays busy, so that it is one; others make up the rest of the share.
-        rest = max(0.0, share / max(share_before, share) * times**2 - 1) / max(1, times**2 - 1)
-        kept = torch.rand(busy.shape, device=device) < rest
+        busy, full = (
+            each.repeat_interleave(times, -2).repeat_interleave(times, -1)[
+                ..., : -(-rows // edge), : -(-columns // edge)
+            ]
+            for each in (busy, full)
+        )
+        # Of blocks that are busy and not full, one of each one's own stays busy, so that it is one; others make up the share.
+        within = max(share_before[0] - share_before[1], 1e-9)
+        others = max(0.0, min(1.0, (share[0] - share_before[1]) / within) * times**2 - 1) / max(1, times**2 - 1)
+        place = torch.rand(busy.shape, device=device)
+        kept = place < others
         kept[..., ::times, ::times] = True
-        busy = busy & kept
+        whole = place < min(others, max(0.0, share[1] - share_before[1]) / within)
+        busy, full = full | (busy & kept), full | (busy & whole)
     return busy.reshape(tuple(shape))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,6 +31,8 @@ _PROBED, _CLOSELY = 12, 96
 _HOPELESS = 2.0
 # So many blocks are looked at by a child at once: what they have in common is worked out once.
 _APIECE = 8
+# Ways with loops of their own for full blocks, of each number of thread blocks: with a few warps and stages.
+_APART = 6
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
 
@@ -92,15 +94,16 @@ class GpuWays:
     def many(self) -> list[Way]:
         """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`.
 
-        Of the fastest whose guarded loops are told beforehand what is idle, there is one with loops of their own for full blocks:
-        what two copies of a body take of registers and of compiling is not in the model, so that it is for the clock to say.
+        Those whose guarded loops are told beforehand what is idle are there with loops of their own for full blocks as well: the
+        fastest few for each number of thread blocks.
         """
         found = self._best(_CLOSELY, launched=None)
-        full = with_full_blocks(self.fused)
-        told = next((w.schedule for w in found if not full.isdisjoint(w.schedule.beforehand)), None)
-        if told is not None:
-            with suppress(ScheduleError, UnsupportedError):
-                found.append(self.given(replace(told, apart=full & told.beforehand)))
+        full, placed = with_full_blocks(self.fused), Counter[int]()
+        for way in [w for w in found if not full.isdisjoint(w.schedule.beforehand)]:
+            if placed[way.cost.thread_blocks] < _APART:
+                placed[way.cost.thread_blocks] += 1
+                with suppress(ScheduleError, UnsupportedError):
+                    found.append(self.given(replace(way.schedule, apart=full & way.schedule.beforehand)))
         return sorted(found, key=lambda w: w.cost.predicted_seconds)
 
     def given(self, schedule: Schedule) -> Way:
