@@ -28,7 +28,7 @@ from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, rooms_a
 from weft.plan.targets.triton.rounds import COMPILING, Rounds, assembled
 from weft.run.cache import Json
 from weft.run.gpu.assemble import begun
-from weft.schedule import kernels
+from weft.schedule import LevelPlace, kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     """Returns the likeliest candidate for each program with places, so many at most.
 
     Of those that are as good as the first, those with the fewest launches come first. The likeliest for each number of thread
-    blocks comes before others with as many.
+    blocks, and blocks of the grid, comes before others with the same: a launch before has as many as the mask has blocks.
     """
     first = tried[0].cost.predicted_seconds
     as_good = [each for each in tried if each.cost.predicted_seconds <= AS_GOOD * first]
@@ -264,11 +264,17 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     programs: dict[int, Candidate] = {}
     for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > AS_GOOD * first)):
         programs.setdefault(id(each.applied), each)
-    likeliest: dict[int, Candidate] = {}
+    likeliest: dict[tuple[int, ...], Candidate] = {}
     for each in programs.values():
         if each.cost.predicted_seconds <= _DOUBTED * first:
-            likeliest.setdefault(each.cost.thread_blocks, each)
+            likeliest.setdefault((each.cost.thread_blocks, *_grid(each)), each)
     return tuple(dict.fromkeys([*likeliest.values(), *programs.values()]))[:most]
+
+
+def _grid(candidate: Candidate) -> tuple[int, ...]:
+    """Returns the sizes of the blocks of its grid."""
+    levels = (level for _, loop in candidate.schedule.loops for level in loop.levels)
+    return tuple(level.size for level in levels if level.place is LevelPlace.grid)
 
 
 class Tuning:
