@@ -91,8 +91,10 @@ def test_masks_are_drawn_with_the_shares_of_their_class(n: int) -> None:
         some, every = wanted.busy(idle=False), wanted.full(idle=False)
         drawn = [class_of(in_blocks((n, n), some, every, torch.device("cpu"))) for _ in range(8)]
         found = [(each.busy(idle=False), each.full(idle=False)) for each in drawn]
-        off = torch.tensor(found).mean(0) - torch.tensor((some, every))
-        assert off.abs().max() <= (0.1 if n > 1000 else 0.2), (some, every, found)
+        mean, said = torch.tensor(found).mean(0), torch.tensor((some, every))
+        assert (mean - said).abs().max() <= (0.1 if n > 1000 else 0.2), (some, every, mean)
+        # Where few blocks are busy or full, about as few are.
+        assert n < 1000 or ((mean < 1.6 * said + 0.02) & (said < 1.6 * mean + 0.02)).all(), (some, every, mean)
 
 
 @pytest.mark.parametrize("beforehand", [False, True])

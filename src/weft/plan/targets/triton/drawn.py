@@ -59,32 +59,44 @@ def in_blocks(
         some, every: shares of blocks that have a True element, and that have no False one.
         device: where it lies.
     """
-    *around, rows, columns = (1, *shape) if len(shape) == 1 else shape
+    rows, columns = (1, *shape)[-2:]
+    matrices = math.prod(shape) // (rows * columns)
     shares = [(busy, min(full, busy)) for busy, full in zip(some, every, strict=True)]
     edge, (busy_share, full_share) = EDGES[-1], shares[-1]
-    first = torch.rand(*around, -(-rows // edge), -(-columns // edge), device=device)
+    first = torch.rand(matrices, -(-rows // edge), -(-columns // edge), device=device)
     # Of the largest blocks, which are few, as near to as many as can be.
     place = (first.flatten().argsort().argsort().view(first.shape) + 0.5) / first.numel()
     busy, full = place < busy_share, place < full_share
     for (before, edge), (share_before, share) in zip(
         pairwise(reversed(EDGES)), pairwise(reversed(shares)), strict=True
     ):
-        times = before // edge
-        busy, full = (
-            each.repeat_interleave(times, -2).repeat_interleave(times, -1)[
-                ..., : -(-rows // edge), : -(-columns // edge)
-            ]
-            for each in (busy, full)
-        )
-        # Of blocks that are busy and not full, one of each one's own stays busy, so that it is one; others make up the share.
-        within = max(share_before[0] - share_before[1], 1e-9)
-        others = max(0.0, min(1.0, (share[0] - share_before[1]) / within) * times**2 - 1) / max(1, times**2 - 1)
-        place = torch.rand(busy.shape, device=device)
-        kept = place < others
-        kept[..., ::times, ::times] = True
-        whole = place < min(others, max(0.0, share[1] - share_before[1]) / within)
-        busy, full = full | (busy & kept), full | (busy & whole)
+        size, times = (-(-rows // edge), -(-columns // edge)), before // edge
+        # Of a block that is busy and not full, one of its own stays busy, so that it is one; others make up the share.
+        within = share_before[0] - share_before[1]
+        kept, whole = (max(0.0, min(1.0, (each - share_before[1]) / within)) if within > 0 else 1.0 for each in share)
+        more = max(0.0, kept * times**2 - 1) / max(1, times**2 - 1)
+        inner = _one_of_each(busy, times, size) | (torch.rand(matrices, *size, device=device) < more)
+        inner_full = torch.rand(matrices, *size, device=device) < whole / max(kept, 1e-9)
+        busy, full = _repeated(busy, times, size) & inner, _repeated(full, times, size)
+        busy, full = busy | full, full | (busy & inner_full)
     return busy.reshape(tuple(shape))
+
+
+def _repeated(blocks: torch.Tensor, times: int, size: tuple[int, int]) -> torch.Tensor:
+    """Makes of each of the blocks [matrices, rows, columns] so many rows and columns of smaller ones, cut at the edges."""
+    return blocks.repeat_interleave(times, -2).repeat_interleave(times, -1)[..., : size[0], : size[1]]
+
+
+def _one_of_each(blocks: torch.Tensor, times: int, size: tuple[int, int]) -> torch.Tensor:
+    """Chooses one smaller block of each of the blocks [matrices, rows, columns], anywhere in it."""
+    at = list[torch.Tensor]()
+    for dim, most in zip((1, 2), size, strict=True):
+        within = (torch.rand(blocks.shape, device=blocks.device) * times).long()
+        first = times * torch.arange(blocks.shape[dim], device=blocks.device)
+        at.append((within + (first[:, None] if dim == 1 else first)).clamp(max=most - 1))
+    chosen = torch.zeros(blocks.shape[0], *size, dtype=torch.bool, device=blocks.device)
+    chosen[torch.arange(blocks.shape[0], device=blocks.device)[:, None, None], at[0], at[1]] = True
+    return chosen
 
 
 def _to_some_length(made: torch.Tensor, share: float) -> torch.Tensor:
