@@ -31,8 +31,9 @@ _PROBED, _CLOSELY = 12, 96
 _HOPELESS = 2.0
 # So many blocks are looked at by a child at once: what they have in common is worked out once.
 _APIECE = 8
-# Sizes of blocks of which there are ways with loops of their own for full blocks: the likeliest.
-_APART, _AS_GOOD = 8, 1.05
+# Sizes of blocks of which there are ways with loops of their own for full blocks: the likeliest. They are left out where they are
+# predicted to take more than this many times as long as the same blocks without.
+_APART, _AS_GOOD = 8, 1.02
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
 

@@ -62,7 +62,9 @@ _JUDGED = 4
 AS_GOOD = 1.05
 # Candidates that are predicted to take at most so many times as long are compared first, one for each number of thread blocks: what
 # the model gets wrong of small blocks, it gets wrong of all of them (docs/measurements/gpu.md, regret).
-_DOUBTED = 1.75
+_DOUBTED = 2.0
+# With loops of their own for full blocks they are compared if they are predicted to take at most so many times as long.
+_NEARLY = 1.1
 
 
 def tuned(
@@ -256,8 +258,8 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     """Returns the likeliest candidate for each program with places, so many at most.
 
     Of those that are as good as the first, those with the fewest launches come first. The likeliest for each number of thread
-    blocks comes before others with as many, and then, of programs that are told beforehand what is idle, the likeliest for each
-    size of blocks, with loops of their own for full ones and without.
+    blocks comes before others with as many; before all but the first of these, the likeliest with loops of their own for full
+    blocks for each size of blocks.
     """
     first = tried[0].cost.predicted_seconds
     as_good = [each for each in tried if each.cost.predicted_seconds <= AS_GOOD * first]
@@ -265,18 +267,19 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     programs: dict[int, Candidate] = {}
     for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > AS_GOOD * first)):
         programs.setdefault(id(each.applied), each)
-    likeliest: dict[tuple[object, ...], Candidate] = {}
-    doubted = [each for each in programs.values() if each.cost.predicted_seconds <= _DOUBTED * first]
-    for each in doubted:
-        likeliest.setdefault((each.cost.thread_blocks,), each)
-    for each in doubted:
-        if each.schedule.beforehand:
-            likeliest.setdefault((each.schedule.apart, *_blocks(each)), each)
-    return tuple(dict.fromkeys([*likeliest.values(), *programs.values()]))[:most]
+    likeliest: dict[int, Candidate] = {}
+    parted: dict[tuple[int, ...], Candidate] = {}
+    for each in programs.values():
+        if each.cost.predicted_seconds <= _DOUBTED * first:
+            likeliest.setdefault(each.cost.thread_blocks, each)
+        if each.schedule.apart and each.cost.predicted_seconds <= _NEARLY * first:
+            parted.setdefault(_blocks(each), each)
+    likely = [*likeliest.values()]
+    return tuple(dict.fromkeys([*likely[:1], *parted.values(), *likely[1:], *programs.values()]))[:most]
 
 
 def _blocks(candidate: Candidate) -> tuple[int, ...]:
-    """Returns the sizes of blocks of a program that is told beforehand what is idle: those that its masks are asked by."""
+    """Returns the sizes of blocks of a candidate's grid and of the loops that are told beforehand what is idle."""
     of = candidate.schedule
     asked = (v for name, loop in of.loops for v in loop.levels if v.place is LevelPlace.grid or name in of.beforehand)
     return tuple(v.size for v in asked)
