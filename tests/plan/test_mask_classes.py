@@ -12,11 +12,12 @@ from testkit.emit.triton_guards import guarded
 from testkit.masks.guarded import MASKED
 from weft.cost import estimate_gpu, launches_of
 from weft.masks import EDGES, NONE, Sparsity, classed, share_of, typical
+from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.execute.selections import form_of
 from weft.plan.execute.sparsity import class_of, classes_of
 from weft.plan.targets.candidates import Example
 from weft.plan.targets.packed import packed, unpacked
-from weft.plan.targets.triton import rounds
+from weft.plan.targets.triton import rounds, tune
 from weft.plan.targets.triton.drawn import as_masks, in_blocks
 from weft.schedule import Schedule
 from weft.target import Target
@@ -162,6 +163,23 @@ def test_a_masked_sum_reads_of_its_data_what_is_busy_and_all_of_its_mask(*, befo
     costs = [launch.counted.loaded for launch in launches_of(case.program, sizes, masks=masks)]
     assert sum(each.get("x", 0) for each in costs) == 1024**2 * 4 / 16
     assert sum(each.get("mask", 0) for each in costs) >= 1024**2
+
+
+def test_loops_for_full_blocks_are_compared_right_after_the_likeliest() -> None:
+    program = MASKED["weighted"][0]()
+    sizes = {space.name: 8192 for space in program.spaces()} | {"D": 64, "K": 64}
+    some, none = (Sparsity((4,) * 6, (1,) * 6, (full,) * 6, (1,) * 6) for full in (4, NONE))
+    found = []
+    for kind in (some, none):
+        selection = looked_at_closely(select(program, Example(sizes, {}, 1, H200, {"mask": kind})))
+        found.append((selection.chosen, *(selection.others or ())))
+    first, *others = tune._each_once(found[0], 7)
+    # It has as many thread blocks as the first one, and those with fewer or more are likelier than the others with as many.
+    assert first.cost.thread_blocks == others[0].cost.thread_blocks
+    assert (first.schedule.apart, others[0].schedule.apart) == (frozenset(), others[0].schedule.beforehand)
+    ways = [each for each in found[0] if each.applied is others[0].applied]
+    assert len({(each.schedule.warps, each.schedule.stages) for each in ways}) == len(ways) > 1
+    assert not any(each.schedule.apart for each in found[1])
 
 
 def test_the_class_belongs_to_what_is_remembered() -> None:
