@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import weft
+from weft.cost import gpu
 from weft.plan import home
 from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType
@@ -23,6 +24,8 @@ Row = dict[str, Any]
 DENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0)
 _COUNTED = (0.01, 0.1, 0.5, 1.0)
 _CALLS = 20
+# Exponentials that a multiprocessor of NVIDIA's makes in a cycle, and the fewest instructions of a score between the matmuls.
+_SPECIAL, _ISSUED = 16, 5
 
 
 def by_density(*, small: bool) -> Iterator[Row]:
@@ -44,7 +47,7 @@ def by_density(*, small: bool) -> Iterator[Row]:
             runs["flex"] = flex(mask)
         share = float(mask[::64, ::64].float().mean())
         us = medians({name: replayed(run) for name, run in runs.items()})
-        yield {"batch": batch, "length": n, "density": share, "us": us, "floor us": _floor(q, mask, share)}
+        yield {"batch": batch, "length": n, "density": share, "us": us} | _bounds(q, mask, share)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor) -> Callable[[Tensor], Run]:
@@ -66,13 +69,28 @@ def _flex(q: Tensor, k: Tensor, v: Tensor) -> Callable[[Tensor], Run]:
     return of
 
 
-def _floor(q: Tensor, mask: Tensor, share: float) -> float:
-    """Bound the microseconds of attention: every byte once or the operations of blocks that count, and a launch."""
+def _bounds(q: Tensor, mask: Tensor, share: float) -> Row:
+    """Say in microseconds what attention over the blocks that count takes at least, and what it takes if its units work in turn.
+
+    "floor us": a launch, and every byte once or the matmuls, whichever takes longer. "in turn us", for a GPU: the same with the
+    matmuls and after these what lies between them: of each score one exponential, and five instructions to be issued for it (the
+    factor and the difference from the maximum in one, the maximum, the exponential, the sum, and half of a conversion to bf16
+    and half of a rescaling). It is no floor: the two overlap where several thread blocks, or warps with work of their own, share
+    a multiprocessor.
+    """
     machine = toolchain(home((q,))).machine(torch.get_num_threads())
     moved = 4 * q.numel() * q.element_size() + mask.numel()
-    work = 4 * q.numel() * mask.shape[-1] * share
+    scores = q.numel() // q.shape[-1] * mask.shape[-1] * share
     rate = machine.matrix_rate(DType.bfloat16 if DTYPE is torch.bfloat16 else DType.float32)
-    return 1e6 * (machine.launch_seconds + max(moved / machine.holding(moved).bytes_per_second, work / rate))
+    matmuls = 4 * scores * q.shape[-1] / rate
+    moving = moved / machine.holding(moved).bytes_per_second
+    found: Row = {"floor us": 1e6 * (machine.launch_seconds + max(moving, matmuls))}
+    if DEVICE == "cuda":
+        chip = gpu(home((q,)))
+        cycles = chip.multiprocessors * chip.hertz
+        between = scores * max(1 / (_SPECIAL * cycles), _ISSUED / (chip.lanes * cycles))
+        found["in turn us"] = 1e6 * (machine.launch_seconds + max(moving, matmuls + between))
+    return found
 
 
 def plotted(rows: list[Row], path: Path) -> bool:
@@ -86,6 +104,8 @@ def plotted(rows: list[Row], path: Path) -> bool:
     for name in rows[0]["us"]:
         axes.plot(density, [row["us"][name] for row in rows], marker="o", label=name)
     axes.plot(density, [row["floor us"] for row in rows], linestyle="--", label="floor")
+    if "in turn us" in rows[0]:
+        axes.plot(density, [row["in turn us"] for row in rows], linestyle=":", label="units in turn")
     axes.set(xlabel="share of blocks that count", ylabel="microseconds", yscale="log")
     axes.legend()
     figure.savefig(path)
@@ -130,7 +150,11 @@ def summaries(*, small: bool) -> Iterator[Row]:
 
 
 def _launches(batch: int, n: int, mask: Tensor) -> dict[str, float]:
-    """Return the microseconds of each kernel of a call, by name: the one that reads the mask alone comes first."""
+    """Return the microseconds of each kernel of a call, by name: the one that reads the mask alone comes first.
+
+    The host waits after each call. Kernels start early, and wait for the one before them: in a row of calls the first one's time
+    is mostly that of the second one of the call before. The second one's still contains the first one's.
+    """
     q, k, v = operands(batch, n)
     program = weft.optimize(attention, (q, k, v, mask))
     program(q, k, v, mask)
@@ -138,7 +162,7 @@ def _launches(batch: int, n: int, mask: Tensor) -> dict[str, float]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(_CALLS):
             program(q, k, v, mask)
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
     events: Any = profile.key_averages()
     return {f"kernel {each.key}": each.device_time_total / each.count for each in events if each.device_time_total}
 

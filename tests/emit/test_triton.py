@@ -95,6 +95,10 @@ def test_quotients_of_one_divisor_are_rounded_once(interpreted: dict[str, float 
     assert not {name: got for name, got in interpreted.items() if name.startswith("quotient ")}
 
 
+def test_bools_in_memory_choose_as_in_pytorch(interpreted: dict[str, float | str]) -> None:
+    assert not {name: got for name, got in interpreted.items() if name.startswith("choice ")}
+
+
 def test_quotients_that_are_rounded_to_few_numbers_are_eagers() -> None:
     assert "weft_to_e4m3(weft_quotient(x3, 0.01))" in _only(CASES["quantised"]).text
     assert "div_rn" not in _only(CASES["online_attention"]).text

@@ -182,7 +182,7 @@ def test_shares_of_full_and_of_other_blocks(*, beforehand: bool) -> None:
     full, partial = questions(program)
     assert (full.blocks, partial.blocks) == (GuardedBlocks.full, GuardedBlocks.partial)
     assert full.inputs == partial.inputs == {"mask": False}
-    half, all_ = Sparsity((2,) * 6, (2,) * 6), Sparsity((0,) * 6, (16,) * 6)
+    half, all_ = Sparsity(*((2,) * 6,) * 4), Sparsity(*((n,) * 6 for n in (0, 16, 0, 16)))
     sizes = dict.fromkeys((m.axis.space.name for m in maps(program.graph)), 64)
     found = [[each.share for each in guarded_shares(program, sizes, {"mask": of}).values()] for of in (half, all_)]
     assert found[0] == [pytest.approx(0.5), 2.0**-8]

@@ -51,6 +51,9 @@ _REDUCTION_SLOTS = 30.0
 # Cycles until the result of a matmul can be read, beyond its own work; the same for what goes through shared memory to others.
 _MATMUL_CYCLES = 60.0
 _PASSING_CYCLES = 100.0
+# Cycles in which warps combine what each has reduced of rows that they share: it is written to shared memory and read there, and
+# all wait for each other before and after. Warps share the rows of a matmul's result where they have fewer than 16 each.
+_EXCHANGE_CYCLES, _WARP_ROWS = 300.0, 16
 # Cycles of a vector unit for the operands of a multiplication with its addition, which come from shared memory with instructions of
 # their own. A thread has up to 4 by 4 results at once and reads so much less; where its 4 columns lie along the depth in memory, a
 # warp's lanes read the same banks, one after the other.
@@ -424,6 +427,7 @@ class _Model:
         )
         waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
         waiting += sum(map(self.exchanged, region.reductions))
+        waiting += _EXCHANGE_CYCLES * self.shared_rows(region)
         return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
 
     def exchanged(self, reduction: BlockReduction) -> float:
@@ -447,6 +451,10 @@ class _Model:
         conflicts = min(lanes, max(1, lanes * piece * rows // _BANKS))
         reads = max(1, lanes * piece // _BANKS)
         return self.warps * writes * (conflicts + reads) + reduction.results * rows / _BANKS
+
+    def shared_rows(self, region: LoopWork) -> int:
+        """Counts the reductions of what matmuls made, rows of which several warps have parts of."""
+        return sum(each.multiplied and each.results < _WARP_ROWS * self.warps for each in region.reductions)
 
     @property
     def warps_each(self) -> float:

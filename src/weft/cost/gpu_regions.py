@@ -92,12 +92,14 @@ class BlockReduction:
         beside: of `results`, those that lie side by side in the memory that the block is loaded from; 1 where those that are
             reduced do, or where a matmul made the block.
         bytes: of an element of that memory.
+        multiplied: a matmul made the block, or what it was made of element by element.
     """
 
     results: int
     over: int
     beside: int = 1
     bytes: int = 4
+    multiplied: bool = False
 
 
 @dataclass

@@ -91,6 +91,7 @@ class _Value:
         last: the axis along which elements of such a memory lie side by side; of an item, of the memory that it was loaded from,
             or that its largest argument was.
         wide: bytes of an element of that memory.
+        multiplied: a matmul made it, or what it was made of element by element.
     """
 
     name: str
@@ -100,6 +101,7 @@ class _Value:
     load: LoadedItem | None = None
     last: Axis | None = None
     wide: int = 4
+    multiplied: bool = False
 
 
 _Values = dict[str, _Value]
@@ -138,7 +140,8 @@ class _Walk:
                     frame.enter(number, node)
                     sizes = self.loop(node, types, values, scope, lanes, region)
                     frame.leave(number, node, sizes)
-                    values |= {name: _Value(name, types[name].dims, types[name].dtype) for name in results(node)}
+                    blocks, made = _multiplied(node), [(name, types[name]) for name in results(node)]
+                    values |= {name: _Value(name, t.dims, t.dtype, multiplied=t.dims in blocks) for name, t in made}
                 case Buffer():
                     values[node.name] = _Value(node.name, node.dims, node.dtype)
                     self.local[node.name] = frame.buffer(node)
@@ -228,6 +231,7 @@ class _Walk:
 
     def like(self, made: _Value, args: Sequence[_Value], lanes: _Lanes) -> _Value:
         """Return `made` of `args`, its elements among threads as those of the largest argument that was loaded are."""
+        made = replace(made, multiplied=any(arg.multiplied and arg.dims == made.dims for arg in args))
         loaded = [arg for arg in args if arg.last is not None]
         if not loaded:
             return made
@@ -363,10 +367,15 @@ class _Walk:
         return count
 
 
+def _multiplied(node: Map) -> frozenset[tuple[Axis, ...]]:
+    """Return the axes of blocks that matmuls in `node` make."""
+    return frozenset(each.dims for each in every((node,)) if isinstance(each, Dot) and len(each.dims) > 1)
+
+
 def _reduction(results: Sequence[Axis], over: Axis, item: _Value, lanes: _Lanes) -> BlockReduction:
     """Describe the reduction of `item` over `over`."""
     beside = 1 if item.last is None or item.last not in results else lanes[item.last]
-    return BlockReduction(_elements(results, lanes), lanes[over], beside, item.wide)
+    return BlockReduction(_elements(results, lanes), lanes[over], beside, item.wide, item.multiplied)
 
 
 def _passing(graph: Graph) -> frozenset[str]:

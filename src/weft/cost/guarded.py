@@ -59,12 +59,12 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
         # Numbers for columns of which nothing is known leave nothing out: a bias of a layer is such, and so is a mask of one token.
         # What is known is where they begin or end, so that the share of blocks is that of columns.
         known = [(masks[name], idle) for name, idle in each.inputs.items() if name in masks]
-        busy = 2.0 ** (-max((mask.of(idle)[0] for mask, idle in known), default=0) / 2)
+        busy = min((mask.busy(idle)[0] for mask, idle in known), default=1.0)
         return _of_blocks(each.blocks, busy, busy if known else 0.0)
     usual = typical(length)
     found = [(masks.get(name, usual), idle) for name, idle in each.inputs.items()]
-    busy = min(share_of(mask.of(idle), rows, columns) for mask, idle in found)
-    full = min(1 - share_of(mask.with_idle(idle), rows, columns) for mask, idle in found)
+    busy = min(share_of(mask.busy(idle), rows, columns) for mask, idle in found)
+    full = min(share_of(mask.full(idle), rows, columns) for mask, idle in found)
     return _of_blocks(each.blocks, busy, min(busy, full))
 
 

@@ -13,13 +13,14 @@ from weft.masks.full import full_blocks, with_full_blocks
 from weft.masks.guards import guard
 from weft.masks.limit import limit
 from weft.masks.questions import Question, questions
-from weft.masks.sparsity import EDGES, Sparsity, classed, share_of, typical
+from weft.masks.sparsity import EDGES, NONE, Sparsity, classed, share_of, typical
 from weft.masks.stand_ins import stand_ins_as_nothing
 from weft.masks.unmasked import Known, known_values, unmasked
 from weft.masks.values import values_inside
 
 __all__ = [
     "EDGES",
+    "NONE",
     "Known",
     "Question",
     "Sparsity",

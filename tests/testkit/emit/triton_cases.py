@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -409,14 +410,7 @@ def quotients(folder: Path) -> dict[str, float]:
     b = torch.from_numpy(
         np.concatenate([np.float32(special), divisors, np.float32(near), np.array([448, 127, 0.01, 3], np.float32)])
     )
-    path = folder / "quotients.py"
-    lines = ["import triton", "import triton.language as tl", *prelude.functions(_QUOTIENTS), _QUOTIENTS]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("quotients", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _module("quotients", _QUOTIENTS, folder)
     found = torch.empty(len(b), len(a))
     with np.errstate(all="ignore"):
         module.quotients[(len(b),)](a.expand(len(b), -1).contiguous(), b, found, N=len(a))
@@ -426,6 +420,53 @@ def quotients(folder: Path) -> dict[str, float]:
     close = (found - wanted).abs() <= size * 2.0**-22 + 2.0**-148
     right = same | (close & ((size < 2.0**-88) | (size > 2.0**99)))
     return {f"{a[j]} / {b[i]}": float(found[i, j]) for i, j in (~right).nonzero().tolist()}
+
+
+_CHOICES = """
+@triton.jit
+def choices(chosen, a, b, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    bits = tl.load(weft_bytes(chosen + i))
+    tl.store(out + i, weft_either(bits, tl.load(a + i), tl.load(b + i)))
+    tl.store(out + N + i, weft_either(bits, tl.load(a + i), float("-inf")))
+    tl.store(out + 2 * N + i, weft_either(bits, 0.5, tl.load(b + i)))
+"""
+
+
+def choices(folder: Path) -> dict[str, float]:
+    """Collect choices by a loaded bool that are not `torch.where`'s to the bit: of any floats, by a tensor or a number."""
+    rng = np.random.default_rng(6)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38])
+    a, b = (
+        torch.from_numpy(
+            np.concatenate(
+                [
+                    rng.permutation(np.float32(special)),
+                    rng.integers(0, 2**32, 504, dtype=np.uint64).astype(np.uint32).view(np.float32),
+                ]
+            )
+        )
+        for _ in range(2)
+    )
+    chosen = torch.from_numpy(rng.integers(0, 2, 512).astype(bool))
+    found = torch.empty(3, 512)
+    _module("choices", _CHOICES, folder).choices[(1,)](chosen, a, b, found, N=512)
+    wanted = torch.stack([torch.where(chosen, *each) for each in ((a, b), (a, -torch.inf), (0.5, b))])
+    same = found.view(torch.int32) == wanted.view(torch.int32)
+    return {f"{i} {j}": float(found[i, j]) for i, j in (~same).nonzero().tolist()}
+
+
+def _module(name: str, text: str, folder: Path) -> Any:
+    """Import a module of Triton functions, with those of the prelude that they call."""
+    path = folder / f"{name}.py"
+    lines = ["import triton", "import triton.language as tl", *prelude.functions(text), text]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def main(folder: Path) -> None:
@@ -440,6 +481,7 @@ def main(folder: Path) -> None:
     found.update({f"conversion {name}": count for name, count in conversions(folder).items()})
     found.update({f"rounding {name}": got for name, got in roundings(folder).items()})
     found.update({f"quotient {name}": got for name, got in quotients(folder).items()})
+    found.update({f"choice {name}": got for name, got in choices(folder).items()})
     found.update({f"operation {name}": off for name, off in operation_errors(folder).items()})
     print(json.dumps(found))
 

@@ -204,10 +204,15 @@ class Body:
         where = self.address(memory, at, dims, places)
         mask = " & ".join([*filter(None, [self.frame.mask(dims)]), *inside])
         kind = kind_of(memory.dtype)
-        text = call("tl.load", where, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
         if kind == "bool":
-            text = cast(text, DType.bool)
-        return self._define(name, text, dims, memory.dtype, 0.0, memory.dtype)
+            where, kind = call("weft_bytes", where), "int"
+        text = call("tl.load", where, *([f"mask={mask}", f"other={number(0, kind)}"] if mask else []))
+        if memory.dtype is not DType.bool:
+            return self._define(name, text, dims, memory.dtype, 0.0, memory.dtype)
+        lying = self.frame.hold(text, name)
+        self._define(name, f"{lying} != 0", dims, memory.dtype, 0.0, memory.dtype)
+        self.values[name] = tile = replace(self.item(name), bytes=lying)
+        return tile
 
     def address(
         self, memory: Global, at: tuple[Subscript, ...], dims: tuple[Axis, ...], places: Sequence[Tile] = ()
@@ -247,7 +252,13 @@ class Body:
             expr, held = expr.arg, node.dtype
         fewer = [len(t.dims) < len(node.dims) for t in args]
         texts = [
-            Text(self.aligned(t.computed, t.dims, node.dims), t.kind, few) for t, few in zip(args, fewer, strict=True)
+            Text(
+                self.aligned(t.computed, t.dims, node.dims),
+                t.kind,
+                few,
+                "" if t.bytes is None else self.aligned(t.bytes, t.dims, node.dims),
+            )
+            for t, few in zip(args, fewer, strict=True)
         ]
         made = expression(expr, texts, self.frame.hold, exact=self.frame.exact)
         kind = kind_of(node.dtype)

@@ -172,6 +172,23 @@ def weft_kept(x):
     return tl.clamp(x, float("-inf"), float("inf"), propagate_nan=tl.PropagateNan.ALL)
 '''
 
+_BYTES = '''
+@triton.jit
+def weft_bytes(where):
+    """Pointers to bools as pointers to the bytes that they lie in."""
+    return where.to(tl.pointer_type(tl.uint8), bitcast=True)
+'''
+
+_EITHER = '''
+@triton.jit
+def weft_either(chosen, a, b):
+    """a where a byte is 1, and b where it is 0: by their bits, since a comparison of each byte takes twice as many instructions."""
+    a, b = tl.cast(a, tl.float32), tl.cast(b, tl.float32)  # numbers, perhaps
+    first, second = tl.cast(a, tl.int32, bitcast=True), tl.cast(b, tl.int32, bitcast=True)
+    bits = -tl.cast(chosen, tl.int32)
+    return tl.cast(second ^ ((first ^ second) & bits), tl.float32, bitcast=True)
+'''
+
 _PLACE = '''
 @triton.jit
 def weft_index(index, size, there):
@@ -199,6 +216,8 @@ def weft_after_others():
 _FUNCTIONS = {
     "weft_after_others": _AFTER_OTHERS,
     "weft_kept": _KEPT,
+    "weft_bytes": _BYTES,
+    "weft_either": _EITHER,
     "weft_index": _PLACE,
     "weft_demand": _DEMAND,
     "weft_first_bit": _FIRST_BIT,

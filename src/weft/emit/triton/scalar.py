@@ -19,11 +19,19 @@ COMPUTED: dict[Kind, DType] = {"float": DType.float32, "double": DType.float64, 
 
 
 class Text(NamedTuple):
-    """An expression and what it computes as; `shared`: many elements of the result are made of each of its elements."""
+    """An expression and what it computes as.
+
+    Attributes:
+        text: it.
+        kind: what it computes as.
+        shared: many elements of the result are made of each of its elements.
+        bytes: of bools that were loaded, the bytes that they lie in, each 0 or 1.
+    """
 
     text: str
     kind: Kind
     shared: bool = False
+    bytes: str = ""
 
 
 class Exact(NamedTuple):
@@ -159,6 +167,8 @@ def _applied(
     if exact.quotients and op == "div" and result == "float":
         corrected = parts[1].shared and not shared
         return Text(call("weft_quotient" if corrected else "tl.div_rn", *map(stripped, texts)), result, shared)
+    if op == "where" and result == "float" and parts[0].bytes:
+        return Text(call("weft_either", parts[0].bytes, *map(stripped, texts[1:])), result, shared)
     template = row.triton
     texts = [_held(t, hold) if template.count(f"{{{i}}}") > 1 else t for i, t in enumerate(texts)]
     if template.startswith(("tl.", "weft_")):

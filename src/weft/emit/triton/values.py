@@ -39,6 +39,7 @@ class Tile:
         held: type of the elements as they are now: as in memory, or as computed.
         dtype: the item's own element type: what a matmul reads it as.
         pad: what the lanes beyond the valid ones hold; None where it is not known.
+        bytes: of bools that were loaded, the name of the bytes that they lie in.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Tile:
     held: DType
     dtype: DType
     pad: float | None = None
+    bytes: str | None = None
 
     @property
     def kind(self) -> Kind:

@@ -32,9 +32,9 @@ def class_of(mask: torch.Tensor) -> Sparsity:
     """Finds the class of a tensor of bools that has elements; of one with one dimension, as of a matrix with one row."""
     rows, columns = (1, *mask.shape)[-2:]
     matrices = mask.reshape(-1, rows, columns)[: max(1, _MOST_ELEMENTS // (rows * columns))]
-    both: Any = torch.stack([_shares(matrices), _shares(~matrices)])
-    true, false = (tuple(map(classed, each)) for each in both.tolist())
-    return Sparsity(true, false)
+    both = torch.stack([_shares(matrices), _shares(~matrices)])
+    every: Any = torch.cat([both, 1 - both.flip(0)])
+    return Sparsity(*(tuple(map(classed, each)) for each in every.tolist()))
 
 
 def _shares(matrices: torch.Tensor) -> torch.Tensor:

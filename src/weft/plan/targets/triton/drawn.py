@@ -38,36 +38,65 @@ def as_masks(
         if idle is None:
             _put_documents(made)
             continue
-        length = made.shape[-1]
-        shares = classes.get(name, typical(length)).of(idle)
+        kind = classes.get(name, typical(made.shape[-1]))
         if question.of_columns:
-            busy = _to_some_length(made, 2.0 ** (-shares[0] / 2) if name in classes else 1.0)
+            busy = _to_some_length(made, kind.busy(idle)[0] if name in classes else 1.0)
         else:
-            busy = in_blocks(made.shape, [2.0 ** (-n / 2) for n in shares], made.device)
+            busy = in_blocks(made.shape, kind.busy(idle), kind.full(idle), made.device)
         if made.dtype is torch.bool:
             made.copy_(busy != idle)
         else:
             made.masked_fill_(~busy, idle)
 
 
-def in_blocks(shape: Sequence[int], shares: Sequence[float], device: torch.device) -> torch.Tensor:
-    """Draws bools, such that about these `shares` of the blocks of `EDGES` have a True one; a dimension is taken for a row."""
-    *around, rows, columns = (1, *shape) if len(shape) == 1 else shape
-    edge = EDGES[-1]
-    busy = torch.rand(*around, -(-rows // edge), -(-columns // edge), device=device) < shares[-1]
+def in_blocks(
+    shape: Sequence[int], some: Sequence[float], every: Sequence[float], device: torch.device
+) -> torch.Tensor:
+    """Draws bools, such that about these shares of the blocks of `EDGES` have a True one; a dimension is taken for a row.
+
+    Args:
+        shape: of what is drawn.
+        some, every: shares of blocks that have a True element, and that have no False one.
+        device: where it lies.
+    """
+    rows, columns = (1, *shape)[-2:]
+    matrices = math.prod(shape) // (rows * columns)
+    shares = [(busy, min(full, busy)) for busy, full in zip(some, every, strict=True)]
+    edge, (busy_share, full_share) = EDGES[-1], shares[-1]
+    first = torch.rand(matrices, -(-rows // edge), -(-columns // edge), device=device)
+    # Of the largest blocks, which are few, as near to as many as can be.
+    place = (first.flatten().argsort().argsort().view(first.shape) + 0.5) / first.numel()
+    busy, full = place < busy_share, place < full_share
     for (before, edge), (share_before, share) in zip(
         pairwise(reversed(EDGES)), pairwise(reversed(shares)), strict=True
     ):
-        times = before // edge
-        busy = busy.repeat_interleave(times, -2).repeat_interleave(times, -1)[
-            ..., : -(-rows // edge), : -(-columns // edge)
-        ]
-        # One of each busy block's own stays busy, so that it is one; others make up the rest of the share.
-        rest = max(0.0, share / max(share_before, share) * times**2 - 1) / max(1, times**2 - 1)
-        kept = torch.rand(busy.shape, device=device) < rest
-        kept[..., ::times, ::times] = True
-        busy = busy & kept
+        size, times = (-(-rows // edge), -(-columns // edge)), before // edge
+        # Of a block that is busy and not full, one of its own stays busy, so that it is one; others make up the share.
+        within = share_before[0] - share_before[1]
+        kept, whole = (max(0.0, min(1.0, (each - share_before[1]) / within)) if within > 0 else 1.0 for each in share)
+        more = max(0.0, kept * times**2 - 1) / max(1, times**2 - 1)
+        inner = _one_of_each(busy, times, size) | (torch.rand(matrices, *size, device=device) < more)
+        inner_full = torch.rand(matrices, *size, device=device) < whole / max(kept, 1e-9)
+        busy, full = _repeated(busy, times, size) & inner, _repeated(full, times, size)
+        busy, full = busy | full, full | (busy & inner_full)
     return busy.reshape(tuple(shape))
+
+
+def _repeated(blocks: torch.Tensor, times: int, size: tuple[int, int]) -> torch.Tensor:
+    """Makes of each of the blocks [matrices, rows, columns] so many rows and columns of smaller ones, cut at the edges."""
+    return blocks.repeat_interleave(times, -2).repeat_interleave(times, -1)[..., : size[0], : size[1]]
+
+
+def _one_of_each(blocks: torch.Tensor, times: int, size: tuple[int, int]) -> torch.Tensor:
+    """Chooses one smaller block of each of the blocks [matrices, rows, columns], anywhere in it."""
+    at = list[torch.Tensor]()
+    for dim, most in zip((1, 2), size, strict=True):
+        within = (torch.rand(blocks.shape, device=blocks.device) * times).long()
+        first = times * torch.arange(blocks.shape[dim], device=blocks.device)
+        at.append((within + (first[:, None] if dim == 1 else first)).clamp(max=most - 1))
+    chosen = torch.zeros(blocks.shape[0], *size, dtype=torch.bool, device=blocks.device)
+    chosen[torch.arange(blocks.shape[0], device=blocks.device)[:, None, None], at[0], at[1]] = True
+    return chosen
 
 
 def _to_some_length(made: torch.Tensor, share: float) -> torch.Tensor:

@@ -31,6 +31,9 @@ _PROBED, _CLOSELY = 12, 96
 _HOPELESS = 2.0
 # So many blocks are looked at by a child at once: what they have in common is worked out once.
 _APIECE = 8
+# Sizes of blocks of which there are ways with loops of their own for full blocks: the likeliest. They are left out where they are
+# predicted to take more than this many times as long as the same blocks without.
+_APART, _AS_GOOD = 8, 1.02
 # Of nests that share the elements of a block, which differ less from one another.
 _NESTS = 32
 
@@ -92,16 +95,34 @@ class GpuWays:
     def many(self) -> list[Way]:
         """Returns many ways, the fastest first, with all warps and stages that fit; raises as `few`.
 
-        Of the fastest whose guarded loops are told beforehand what is idle, there is one with loops of their own for full blocks:
-        what two copies of a body take of registers and of compiling is not in the model, so that it is for the clock to say.
+        Those whose guarded loops are told beforehand what is idle are there with loops of their own for full blocks as well.
         """
         found = self._best(_CLOSELY, launched=None)
-        full = with_full_blocks(self.fused)
-        told = next((w.schedule for w in found if not full.isdisjoint(w.schedule.beforehand)), None)
-        if told is not None:
-            with suppress(ScheduleError, UnsupportedError):
-                found.append(self.given(replace(told, apart=full & told.beforehand)))
-        return sorted(found, key=lambda w: w.cost.predicted_seconds)
+        return sorted([*found, *self._parted(found)], key=lambda w: w.cost.predicted_seconds)
+
+    def _parted(self, found: Sequence[Way]) -> Iterator[Way]:
+        """Yields those of `found` that can have loops of their own for full blocks with these, unless they are likely to be slower.
+
+        What two copies of a body take of registers and of compiling is not in the model, so that it is for the clock to say.
+        """
+        full, chip = with_full_blocks(self.fused), gpu(self.chain.target)
+        parted: dict[int, _Placed | None] = {}
+        for way in found:
+            wanted = replace(way.schedule, apart=full & way.schedule.beforehand)
+            if not wanted.apart or (id(way.applied) not in parted and len(parted) == _APART):
+                continue
+            if id(way.applied) not in parted:
+                parted[id(way.applied)] = None
+                with suppress(ScheduleError, UnsupportedError):
+                    applied = self._placing.apply(wanted)
+                    self._demand_legal(applied, wanted)
+                    launches = launches_of(applied, self.sizes, self.innermost, self.masks)
+                    parted[id(way.applied)] = _Placed(applied, launches)
+            placed = parted[id(way.applied)]
+            if placed is not None and placed.unfit(chip, wanted) is None:
+                made = self._way(wanted, placed)
+                if made.cost.predicted_seconds <= _AS_GOOD * way.cost.predicted_seconds:
+                    yield made
 
     def given(self, schedule: Schedule) -> Way:
         """Returns the way of a given schedule; raises as `apply` and `demand_legal` do."""

@@ -28,7 +28,7 @@ from weft.plan.targets.triton.kept_tuning import keys, measured_seconds, rooms_a
 from weft.plan.targets.triton.rounds import COMPILING, Rounds, assembled
 from weft.run.cache import Json
 from weft.run.gpu.assemble import begun
-from weft.schedule import kernels
+from weft.schedule import LevelPlace, kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ AS_GOOD = 1.05
 # Candidates that are predicted to take at most so many times as long are compared first, one for each number of thread blocks: what
 # the model gets wrong of small blocks, it gets wrong of all of them (docs/measurements/gpu.md, regret).
 _DOUBTED = 2.0
+# With loops of their own for full blocks they are compared if they are predicted to take at most so many times as long.
+_NEARLY = 1.1
 
 
 def tuned(
@@ -262,7 +264,8 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     """Returns the likeliest candidate for each program with places, so many at most.
 
     Of those that are as good as the first, those with the fewest launches come first. The likeliest for each number of thread
-    blocks comes before others with as many.
+    blocks comes before others with as many; before all but the first of these, the likeliest with loops of their own for full
+    blocks for each size of blocks.
     """
     first = tried[0].cost.predicted_seconds
     as_good = [each for each in tried if each.cost.predicted_seconds <= AS_GOOD * first]
@@ -271,10 +274,21 @@ def _each_once(tried: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
     for each in (*as_good, *(each for each in tried if each.cost.predicted_seconds > AS_GOOD * first)):
         programs.setdefault(id(each.applied), each)
     likeliest: dict[int, Candidate] = {}
+    parted: dict[tuple[int, ...], Candidate] = {}
     for each in programs.values():
         if each.cost.predicted_seconds <= _DOUBTED * first:
             likeliest.setdefault(each.cost.thread_blocks, each)
-    return tuple(dict.fromkeys([*likeliest.values(), *programs.values()]))[:most]
+        if each.schedule.apart and each.cost.predicted_seconds <= _NEARLY * first:
+            parted.setdefault(_blocks(each), each)
+    likely = [*likeliest.values()]
+    return tuple(dict.fromkeys([*likely[:1], *parted.values(), *likely[1:], *programs.values()]))[:most]
+
+
+def _blocks(candidate: Candidate) -> tuple[int, ...]:
+    """Returns the sizes of blocks of a candidate's grid and of the loops that are told beforehand what is idle."""
+    of = candidate.schedule
+    asked = (v for name, loop in of.loops for v in loop.levels if v.place is LevelPlace.grid or name in of.beforehand)
+    return tuple(v.size for v in asked)
 
 
 class Tuning:
