@@ -108,3 +108,16 @@ def test_short_rows_cost_more_and_the_longest_axis_is_the_innermost_one_where_it
     apart, dense = (cycles_of(replace(WORK, apart=each), (512, 4), {}, MACHINE) for each in ((1, 0), (0, 1)))
     assert apart > 4 * dense, "the loop over 512 is the innermost one"
     assert cycles_of(replace(WORK, apart=()), (), {}, MACHINE) > 0
+
+
+def test_the_loop_along_what_is_stored_is_the_innermost_one_where_it_fills_vectors() -> None:
+    for work in of(ElementLoop, works_of(placed(True), {})):
+        assert work.dense in (None, 1), "columns of the result lie side by side"
+    assert any(work.dense == 1 for work in of(ElementLoop, works_of(placed(True), {})))
+    cycles = [
+        [cycles_of(replace(WORK, apart=(1, 0), dense=dense), (512, width), {}, MACHINE) for dense in (None, 1)]
+        for width in (4, 16)
+    ]
+    (short, same), (apart, along) = cycles
+    assert short == same, "the loop over 512 is the innermost one"
+    assert apart > 4 * along

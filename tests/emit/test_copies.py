@@ -78,3 +78,31 @@ def test_squares_of_a_turned_tensor(shape: tuple[int, int]) -> None:
     x = torch.randn(3, *shape)
     found = weft.optimize(lambda x: x.transpose(1, 2).contiguous(), (x,))(x)
     assert torch.equal(found, x.transpose(1, 2))
+
+
+def appended(x: torch.Tensor, w: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Tensors:
+    """Add rows of heads to two caches of heads, as decoding does."""
+    heads, _, width = keys.shape
+    query, *rows = (each.view(1, heads, width).transpose(0, 1) for each in (x @ w + 1).split(heads * width, 1))
+    return query, *(torch.cat(pair, 1) for pair in zip((keys, values), rows, strict=True))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 3, 16, 64])
+@pytest.mark.parametrize("length", [0, 1, 5, 700])
+def test_rows_that_are_joined_are_copied_along_memory(length: int, width: int, dtype: torch.dtype) -> None:
+    """Heads of 16 elements and more are copied head by head, however many rows there are: not an element of each in turn."""
+    torch.manual_seed(0)
+    x, w = torch.randn(1, 32), torch.randn(32, 9 * width)
+    given = tuple(t.to(dtype) for t in (x, w, *torch.randn(2, 3, length, width)))
+    program = weft.optimize(appended, given)
+    assert program.fallbacks == ()
+    found, wanted = program(*given), appended(*given)
+    for cache, longer in zip(given[2:], found[1:], strict=True):
+        assert torch.equal(bits(longer[:, :length]), bits(cache)), "what was there is moved"
+    assert weft.judge(found, wanted, appended(*(t.double() for t in given)))
+    if width >= 16 and length > 0:
+        sources = "".join(kernel.source for kernel in program.kernels)
+        assert f"[{width} * j + i]" not in sources
+        assert f"[{width} * i + j]" in sources

@@ -114,6 +114,36 @@ def test_results_of_rows_are_added_up_by_a_kernel_of_their_own_where_one_cannot_
     assert [s.results for s in Cuts(program, prices).stages()] == [("rows",), ("whole",)]
 
 
+def weighted_row(after: int = 0) -> TensorProgram:
+    """A row by a matrix, times the sum of what that gives, and that by so many matrices `after` it."""
+    k, n, m = programs.axes("k", "n", "m")
+    use, numbers = paper.Use, range(after)
+    return TensorProgram(
+        (programs.tensor("x", k), programs.tensor("w", k, n), *(programs.tensor(f"v{i}", n, m) for i in numbers)), (
+        Contraction("s", (n,), programs.F32, use("x", (k,)), use("w", (k, n)), (k,)),
+        Reduction("sum", (), programs.F32, Monoid.sum, use("s", (n,)), (n,)),
+        Elementwise("out", (n,), programs.F32, programs.MUL, (use("s", (n,)), use("sum", ()))),
+        *(Contraction(f"p{i}", (m,), programs.F32, use("out", (n,)), use(f"v{i}", (n, m)), (n,)) for i in numbers),
+    ), ("out", *(f"p{i}" for i in numbers)))  # fmt: skip
+
+
+def test_a_matrix_is_not_left_to_one_thread_for_the_sum_of_a_row() -> None:
+    """The loop of both has a state, so it is not on the grid: cut, where that is what takes the time, and only there."""
+    assert len(stages(weighted_row(), 64)) == 1
+    first, second = stages(weighted_row(), 2048)
+    assert isinstance(first, Region)
+    assert isinstance(second, Region)
+    assert [n.name for n in first.program.nodes] == ["s"]
+    assert [n.name for n in second.program.nodes] == ["sum", "out"]
+
+
+def test_matrices_after_such_a_row_do_not_keep_it_on_one_thread() -> None:
+    """Each of them sums along the row, which else is a reason to keep it beside them."""
+    first, *_ = stages(weighted_row(after=3), 1024)
+    assert isinstance(first, Region)
+    assert [n.name for n in first.program.nodes] == ["s"]
+
+
 def single_query() -> TensorProgram:
     """A dot product of two vectors, and a third times it: no loop is around both."""
     m, n = programs.axes("m", "n")

@@ -35,8 +35,9 @@ _TILED, _UNTILED = 0.5, 3.0
 _PLAIN = 2.5
 # Of elementwise work: a loop, a row of it, adding up the lanes of one, and an element whose neighbours lie apart.
 _LOOP, _ROW, _FOLD, _APART = 20.0, 5.0, 30.0, 4.0
-# A longest axis so many times as long as the last one has the innermost loop (as `weft.emit.cpp.order` has it).
-_FAR = 16
+# A longest axis so many times as long as the last one has the innermost loop, but for one of so many elements along which what is
+# stored lies side by side (as `weft.emit.cpp.order` has it).
+_FAR, _VECTOR = 16, 16
 # Of a staged block: a row that is copied, and 4 bytes of it.
 _COPIED_ROW, _COPIED = 10.0, 0.12
 
@@ -69,6 +70,8 @@ def cycles_of(work: OperatorWork, lengths: tuple[int, ...], sizes: Mapping[str, 
 def _elementwise(work: ElementLoop, lengths: tuple[int, ...], machine: Machine) -> float:
     last, longest = len(lengths) - 1, max(lengths, default=1)
     inner = lengths.index(longest) if lengths and longest >= _FAR * lengths[last] else last
+    if work.dense is not None and lengths[work.dense] >= _VECTOR:
+        inner = work.dense
     length = lengths[inner] if lengths else 1
     apart = work.apart[inner] if lengths else 0
     # Sums that do not run along the innermost loop are read and written with every element.

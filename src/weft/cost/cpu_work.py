@@ -76,12 +76,14 @@ class ElementLoop:
         apart: for each of the lengths, blocks that it reads or writes whose neighbours along it lie apart in memory.
         over: which of the lengths it reduces, if it does.
         along: it stands in the loops of another operator.
+        dense: along which of the lengths the elements that its loops store lie side by side; None where they reduce, or store none.
     """
 
     operations: float
     apart: tuple[int, ...]
     over: int | None
     along: bool
+    dense: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class _Walk:
         """Add what the operators of `graph` do; returns its values."""
         values, along = dict(given), _along(graph)
         written = {node.value: node for node in graph.nodes if isinstance(node, Store)}
+        sides = {} if any(isinstance(node, Collapse) for node in graph.nodes) else _sides(written, graph, types, given)
         for node in graph.nodes:
             match node:
                 case Map():
@@ -181,7 +184,10 @@ class _Walk:
                     values[node.name] = _Value(node.dims, source.dtype, side, panel=node.layout is Layout.panel)
                 case Pointwise() | Collapse():
                     stored = _stored(written, node, types, values) if isinstance(node, Pointwise) else []
-                    self.found[node.name] = _elementwise(node, values, stored, along=node.name in along)
+                    found = _elementwise(node, values, stored, along=node.name in along)
+                    if isinstance(node, Pointwise) and (side := sides.get(frozenset(node.dims))) is not None:
+                        found = replace(found, dense=node.dims.index(side))
+                    self.found[node.name] = found
                 case Dot():
                     self.found[node.name] = _product(node, values)
                 case Bounded(dims=dims):
@@ -239,6 +245,19 @@ def _side(at: Iterable[Subscript], along: Axis | None, lists: Iterable[Axis], di
     """Find the axis of an item at `at` along which its elements lie side by side in a list that does so along one of `lists`."""
     last = next((s for s, axis in zip(at, lists, strict=True) if axis == along), None)
     return None if last is None else next((axis for axis in last.axes if axis in dims), None)
+
+
+def _sides(written: Mapping[str, Store], graph: Graph, types: Types, given: _Values) -> dict[frozenset[Axis], Axis]:
+    """Find, for the axes of loops that store, the one along which what the first of them stores lies side by side."""
+    found: dict[frozenset[Axis], Axis] = {}
+    for node in graph.nodes:
+        store = written.get(node.name) if isinstance(node, Pointwise) else None
+        if store is not None and store.memory in given:
+            dims = types[store.value].dims
+            side = _side(store.at, given[store.memory].side, types[store.memory].lists, dims)
+            if side is not None:
+                found.setdefault(frozenset(dims), side)
+    return found
 
 
 def _stored(written: Mapping[str, Store], node: Pointwise, types: Types, values: _Values) -> list[_Value]:

@@ -40,7 +40,7 @@ def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
     reductions = [r for r in reductions if r.memory is None]
     kept = [keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
-    nests = plan([*stores, *kept], reductions, lambda axes: in_loops(scope, axes))
+    nests = plan([*stores, *kept], reductions, lambda axes, dense: in_loops(scope, axes, dense))
     later: list[Put] = []
     for work in overwritten(nests):
         assert work.store is not None

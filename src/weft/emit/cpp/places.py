@@ -18,9 +18,9 @@ from weft.tensor.dtypes import DType
 _INDICES = ("i", "j")
 
 
-def in_loops(scope: Scope, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Sort the axes of an item in the order of the loops over them, outermost first."""
-    return arranged(axes, lambda axis: scope[axis].most)
+def in_loops(scope: Scope, axes: tuple[Axis, ...], dense: Axis | None = None) -> tuple[Axis, ...]:
+    """Sort the axes of an item in the order of the loops over them, outermost first; `dense`: as `arranged` is told."""
+    return arranged(axes, lambda axis: scope[axis].most, dense)
 
 
 def in_place(frame: Frame, scope: Scope, lazy: Lazy, dims: tuple[Axis, ...]) -> Put:

@@ -57,8 +57,8 @@ class Nest:
         return frozenset(self.order[: len(wanted)]) == wanted
 
 
-Arrange: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
-"""Gives the axes of an item in the order of the loops over them."""
+Arrange: TypeAlias = Callable[[tuple[Axis, ...], Axis | None], tuple[Axis, ...]]
+"""Gives the axes of an item in the order of the loops over them, told along which one it is filled side by side, if any."""
 
 
 def plan(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) -> list[Nest]:
@@ -148,15 +148,25 @@ def _gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange)
         inner = tuple(resolved(a) for a in value.args)
         for each in inner:
             need(each)
-        works.append(Work(arrange(_order(value)), inner, lazy=value))
+        works.append(Work(arrange(_order(value), None), inner, lazy=value))
 
     for lazy in reductions:
         need(resolved(lazy))
     for store in stores:
         value = resolved(store.value)
         need(value)
-        works.append(Work(arrange(store.target.dims), (value,), store=store))
+        works.append(Work((), (value,), store=store))
+    summed = any(work.collapsed is not None for work in works)
+    for work in works:
+        if work.store is not None:
+            target = work.store.target
+            work.order = arrange(target.dims, None if summed else _dense(target))
     return works
+
+
+def _dense(target: ItemMemory) -> Axis | None:
+    """Returns the axis along which elements of an item are known to lie side by side."""
+    return next((axis for axis in target.dims if target.strides[axis] == "1"), None)
 
 
 def _order(lazy: Lazy) -> tuple[Axis, ...]:

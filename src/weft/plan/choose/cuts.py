@@ -33,8 +33,11 @@ _GAIN = 0.1
 # grid. That saves a launch and a list as large as all that is read: they are cut only where this is predicted clearly faster.
 _LOSS = 0.1
 # On a GPU a region that has a kernel is cut inside, before the reductions of a matmul's results, where so much is predicted to be
-# saved of the kernels that the cut makes, whatever else is in them; on a CPU it is not.
+# saved of the kernels that the cut makes, whatever else is in them.
 _CLEARLY = 0.2
+# On a CPU it is where its kernel takes so many times the least that it could: a single row that a matmul makes and a reduction goes
+# over is a loop with a state, and one thread does it all. Whole rows are no reason to keep a matmul with such a loop.
+_IDLE = 2.0
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 # Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
@@ -182,6 +185,10 @@ class Cuts:
             reached = 1 / (share / _CROWDED + (1 - share) / _REACHED)
             least = max(least / _REACHED, self.prices.least(region, reached))
         return self.counted(region.program, least, launch)
+
+    def idle(self, region: Region) -> bool:
+        """Tells whether the kernels of `region`, which has some, leave most of the machine with nothing to do."""
+        return self.price(region) > _IDLE * (self.prices.least(region) + self.prices.launch_seconds)
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
@@ -371,12 +378,21 @@ class _Graph:
         stage, own = self.stage(part), elements(part)
         if isinstance(stage, TorchCall):
             return 0.0
-        cut = [region for i in own for region, parts in self.inside[i] if not parts.issubset(own)]
-        whole = any(self.cuts.price(region) < inf for region in cut)
-        if whole and not self.cuts.prices.fine:
+        cut = dict.fromkeys(region for i in own for region, parts in self.inside[i] if not parts.issubset(own))
+        whole = [region for region in cut if self.cuts.price(region) < inf]
+        if whole and not self.cuts.prices.fine and not any(map(self.cuts.idle, whole)):
             return inf
-        found = self.cuts.price(stage) / (1 - _CLEARLY if whole else 1)
+        found = self.cuts.price(stage)
+        if self.cuts.prices.fine:
+            found /= 1 - _CLEARLY if whole else 1
+        elif any(self.cuts.idle(region) for region in self._within(own)):
+            found *= (1 + _LOSS) ** self.cuts.joins(stage.program)[1]
         return min(found, _NONE) if len(own) == 1 else found
+
+    def _within(self, own: Collection[int]) -> Iterable[Region]:
+        """Returns the regions that some of the atoms `own` are, and others are beside, where they have kernels."""
+        found = dict.fromkeys(r for i in own for r, parts in self.inside[i] if parts < set(own))
+        return (region for region in found if self.cuts.price(region) < inf)
 
 
 @dataclass(frozen=True, slots=True)
