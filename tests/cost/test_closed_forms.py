@@ -97,7 +97,7 @@ def test_half_the_bytes(name: str, factor: Expr) -> None:
 @pytest.mark.parametrize(("heads", "keys"), [(8, 8), (8, 2)])
 def test_heads(heads: int, keys: int) -> None:
     """Figures 20 and 21: PyTorch's attention, as it is captured and fused for a GPU, moves as much for each head as one alone."""
-    b, q, x, d = 2, 256, 384, 64
+    b, q, x, d = 2, 4096, 4608, 64
     tensors = [torch.randn(b, n, rows, d, dtype=torch.bfloat16) for n, rows in ((heads, q), (keys, x), (keys, x))]
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testkit.block.programs import axes, linear_relu
+from testkit.emit import special
 from testkit.schedules import fused
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
@@ -53,6 +54,19 @@ def test_what_is_put_first_is_at_most_a_quarter_slower_than_the_fastest(monkeypa
     assert max(row.off for row in rows) <= 1.25
     assert gpu_model.kendall(gpu_model.agreed(half)) >= 0.6
     assert all(0.5 < pair.predicted / pair.measured < 2.0 for row in rows for pair in row.pairs)
+
+
+@pytest.mark.parametrize("rows", [32, 64])
+def test_warps_that_share_rows_of_what_a_matmul_made_wait_for_each_other(rows: int) -> None:
+    """The maximum of a row of scores is that of the parts that warps have of it."""
+    program = fused(special.softmax(DType.bfloat16))
+    places = {
+        m.name: Level(LevelPlace.grid, rows) if m.name == "m" else Level(LevelPlace.whole) for m in maps(program.graph)
+    }
+    levels = tuple((name, LoopSchedule((level,))) for name, level in places.items())
+    (launch,) = launches_of(apply(program, Schedule(levels), GRANULARITY), {"M": 512, "K": 64, "N": 64})
+    found = [launch.breakdown(gpu(H200), warps, 1).cycles.waiting for warps in (1, rows // 16, rows // 8)]
+    assert found[0] == found[1] < found[2]
 
 
 def test_a_launch_takes_what_can_be_worked_out_by_hand() -> None:

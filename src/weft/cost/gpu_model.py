@@ -49,10 +49,8 @@ _REDUCTION_CYCLES = 100.0
 # Instructions of each warp for it: exchanges between lanes, and through shared memory with other warps.
 _REDUCTION_SLOTS = 30.0
 # Cycles until the result of a matmul can be read, beyond its own work; the same for what goes through shared memory to others.
-_MATMUL_CYCLES = 60.0
-_PASSING_CYCLES = 100.0
-# Cycles in which warps combine what each has reduced of rows that they share: it is written to shared memory and read there, and
-# all wait for each other before and after. Warps share the rows of a matmul's result where they have fewer than 16 each.
+_MATMUL_CYCLES, _PASSING_CYCLES = 60.0, 100.0
+# Cycles in which warps combine what each has reduced of a matmul's rows, through shared memory: they share them below 16 each.
 _EXCHANGE_CYCLES, _WARP_ROWS = 300.0, 16
 # Cycles of a vector unit for the operands of a multiplication with its addition, which come from shared memory with instructions of
 # their own. A thread has up to 4 by 4 results at once and reads so much less; where its 4 columns lie along the depth in memory, a
@@ -426,8 +424,8 @@ class _Model:
             any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.matmuls, matmuls, strict=True)
         )
         waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
-        waiting += sum(map(self.exchanged, region.reductions))
-        waiting += _EXCHANGE_CYCLES * self.shared_rows(region)
+        shared = sum(r.multiplied and r.results < _WARP_ROWS * self.warps for r in region.reductions)
+        waiting += sum(map(self.exchanged, region.reductions)) + _EXCHANGE_CYCLES * shared
         return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
 
     def exchanged(self, reduction: BlockReduction) -> float:
@@ -451,10 +449,6 @@ class _Model:
         conflicts = min(lanes, max(1, lanes * piece * rows // _BANKS))
         reads = max(1, lanes * piece // _BANKS)
         return self.warps * writes * (conflicts + reads) + reduction.results * rows / _BANKS
-
-    def shared_rows(self, region: LoopWork) -> int:
-        """Counts the reductions of what matmuls made, rows of which several warps have parts of."""
-        return sum(each.multiplied and each.results < _WARP_ROWS * self.warps for each in region.reductions)
 
     @property
     def warps_each(self) -> float:

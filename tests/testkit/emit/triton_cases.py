@@ -451,8 +451,8 @@ def choices(folder: Path) -> dict[str, float]:
     chosen = torch.from_numpy(rng.integers(0, 2, 512).astype(bool))
     found = torch.empty(3, 512)
     _module("choices", _CHOICES, folder).choices[(1,)](chosen, a, b, found, N=512)
-    pairs: tuple[tuple[Any, Any], ...] = ((a, b), (a, -torch.inf), (0.5, b))
-    wanted = torch.stack([torch.where(chosen, *each) for each in pairs])
+    low, half = torch.full_like(a, -torch.inf), torch.full_like(a, 0.5)
+    wanted = torch.stack([torch.where(chosen, *each) for each in ((a, b), (a, low), (half, b))])
     same = found.view(torch.int32) == wanted.view(torch.int32)
     return {f"{i} {j}": float(found[i, j]) for i, j in (~same).nonzero().tolist()}
 
