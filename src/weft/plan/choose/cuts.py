@@ -39,8 +39,9 @@ _LOSS = 0.1
 # On a GPU a region that has a kernel is cut inside, before the reductions of a matmul's results, where so much is predicted to be
 # saved of the kernels that the cut makes, whatever else is in them.
 _CLEARLY = 0.2
-# On a CPU it is where a matmul is off the grid and the kernel takes so many times the least that it could: a single row that a matmul
-# makes and a reduction goes over is a loop with a state, and one thread does it all. Whole rows are no reason to stay with such a loop.
+# On a CPU it is where a matmul is off the grid and the kernel takes so many times the least that it could: a single row that a
+# matmul makes and a reduction goes over is a loop with a state, and one thread does it all. Whole rows are no reason to stay with
+# such a loop.
 _IDLE = 2.0
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
