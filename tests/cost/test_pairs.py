@@ -244,8 +244,8 @@ def test_pairs_beside_which_the_reference_took_long_are_timed_again() -> None:
 
 # Of the times in benchmarks/results: the rank correlation, at least, and the regret, at most. On the H200 reductions across warps
 # decide the columns, what is read from memory a second time the softmax, divisions by numbers the attention, spilled registers the
-# matmul. On a CPU the direction of the innermost loop decides the columns, the ways to multiply blocks the matmuls. The columns were
-# measured when loops that store went along the longest blocks, and not along what they store: until they are measured again, 0.55.
+# matmul. On a CPU the direction of the innermost loop decides the columns, the ways to multiply blocks the matmuls. The columns
+# were measured when loops that store went along the longest blocks, and not along what they store: until they are again, 0.55.
 RANKED = {
     ("h200", "roots of columns"): (0.65, 0.03),
     ("h200", "softmax"): (0.63, 0.02),
