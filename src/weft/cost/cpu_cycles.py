@@ -70,8 +70,11 @@ def cycles_of(work: OperatorWork, lengths: tuple[int, ...], sizes: Mapping[str, 
 def _elementwise(work: ElementLoop, lengths: tuple[int, ...], machine: Machine) -> float:
     last, longest = len(lengths) - 1, max(lengths, default=1)
     inner = lengths.index(longest) if lengths and longest >= _FAR * lengths[last] else last
-    if work.dense is not None and lengths[work.dense] >= _VECTOR:
-        inner = work.dense
+    dense = work.dense
+    if dense is not None and lengths[dense] >= _VECTOR and work.apart[dense] < work.apart[inner]:
+        inner = (
+            dense  # where as much lies apart either way, as of a turned block, the longer loop tells the time as well
+        )
     length = lengths[inner] if lengths else 1
     apart = work.apart[inner] if lengths else 0
     # Sums that do not run along the innermost loop are read and written with every element.

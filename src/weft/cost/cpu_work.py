@@ -164,7 +164,10 @@ class _Walk:
         """Add what the operators of `graph` do; returns its values."""
         values, along = dict(given), _along(graph)
         written = {node.value: node for node in graph.nodes if isinstance(node, Store)}
-        sides = {} if any(isinstance(node, Collapse) for node in graph.nodes) else _sides(written, graph, types, given)
+        summed = any(isinstance(node, Collapse) for node in graph.nodes) or any(
+            m.state is not None for m in self.inside
+        )
+        sides = {} if summed else _sides(written, graph, types, given)
         for node in graph.nodes:
             match node:
                 case Map():

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Protocol
 
+from weft.block.places import Place
+from weft.block.program import Dot, Graph
+from weft.block.walk import every, maps
 from weft.defects import note
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
 from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
@@ -24,6 +27,7 @@ from weft.plan.partition.partition import (
 )
 from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
+from weft.schedule import kernels
 from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, axes_of, uses
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
@@ -35,8 +39,9 @@ _LOSS = 0.1
 # On a GPU a region that has a kernel is cut inside, before the reductions of a matmul's results, where so much is predicted to be
 # saved of the kernels that the cut makes, whatever else is in them.
 _CLEARLY = 0.2
-# On a CPU it is where its kernel takes so many times the least that it could: a single row that a matmul makes and a reduction goes
-# over is a loop with a state, and one thread does it all. Whole rows are no reason to keep a matmul with such a loop.
+# On a CPU it is where a matmul is off the grid and the kernel takes so many times the least that it could: a single row that a
+# matmul makes and a reduction goes over is a loop with a state, and one thread does it all. Whole rows are no reason to stay with
+# such a loop.
 _IDLE = 2.0
 # Fusing looks at every pair of operators, again after every rewrite: beyond this many, a join costs more to find than it saves.
 _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
@@ -187,8 +192,14 @@ class Cuts:
         return self.counted(region.program, least, launch)
 
     def idle(self, region: Region) -> bool:
-        """Tells whether the kernels of `region`, which has some, leave most of the machine with nothing to do."""
-        return self.price(region) > _IDLE * (self.prices.least(region) + self.prices.launch_seconds)
+        """Tells whether a matmul of `region`, which has kernels, is left to one thread, and they take far more than the least."""
+        if self.price(region) <= _IDLE * (self.prices.least(region) + self.prices.launch_seconds):
+            return False
+        launches = kernels(self.prices.selection(region).chosen.applied)
+        alone = (
+            each.nodes for each in launches if not any(m.place is Place.grid for m in maps(Graph((), each.nodes, ())))
+        )
+        return any(isinstance(node, Dot) for nodes in alone for node in every(nodes))
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""
