@@ -9,7 +9,7 @@ from typing import Protocol
 
 from weft.defects import note
 from weft.errors import ScheduleError, UnsupportedError
-from weft.plan.choose.refused import RegionValues, Refused
+from weft.plan.choose.refused import RefusedRegions, RegionValues
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
 from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
 from weft.plan.partition.partition import (
@@ -141,7 +141,7 @@ class Cuts:
     )
     again: frozenset[str] = frozenset()
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    refused: Refused = field(default_factory=Refused)
+    refused: RefusedRegions = field(default_factory=RefusedRegions)
     _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:

@@ -47,7 +47,7 @@ def _summed(program: TensorProgram) -> set[str]:
 
 
 @dataclass
-class Refused:
+class RefusedRegions:
     """Regions that were found to have no kernels.
 
     One that holds such a region has none either: kernels of it, without what only its other results need, would be kernels of that
