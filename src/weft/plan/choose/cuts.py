@@ -342,7 +342,7 @@ class _Graph:
                 yield part, stage
 
     def _foresee_joins(self, among: Subset) -> None:
-        """Has kernels selected for likely regions of several atoms. What is found of the smallest tells of others: these come first."""
+        """Has kernels selected for likely regions of several atoms, the smallest first: what is found of these tells of others."""
         likely = sorted(self._thinkable(among), key=lambda each: each[0].bit_count())
         self.cuts.prices.foreseen(stage for _, stage in likely)
         for part, _ in likely:
