@@ -9,6 +9,7 @@ from weft.block.copies import continued, fresh_loops
 from weft.block.program import BlockNode, Final, Graph, Map
 from weft.block.ranges import Part, Spans
 from weft.block.rename import fresh, values_of
+from weft.block.walk import maps
 from weft.errors import ScheduleError
 from weft.masks import Known, known_values, unmasked, values_inside
 
@@ -28,6 +29,8 @@ def peel(graph: Graph, loops: frozenset[str], make: Callable[[str], str], given:
     Raises:
         ScheduleError: for a loop without state, or one that stacks outputs.
     """
+    if all(node.name not in loops for node in maps(graph)):
+        return graph
     nodes: list[BlockNode] = []
     used = fresh(values_of(graph))
     known = known_values(graph, given or {})

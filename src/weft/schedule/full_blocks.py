@@ -9,7 +9,7 @@ from weft.block.copies import continued, fresh_loops
 from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, Graph, Map
 from weft.block.rename import fresh, values_of
-from weft.block.walk import pruned
+from weft.block.walk import maps, pruned
 from weft.errors import ScheduleError
 from weft.masks import Known, full_blocks, known_values, values_inside
 
@@ -31,6 +31,8 @@ def part_full(graph: Graph, loops: frozenset[str], make: Callable[[str], str], g
     Raises:
         ScheduleError: for a loop that reads its mask in full blocks all the same.
     """
+    if all(node.name not in loops for node in maps(graph)):
+        return graph
     nodes, used, known = list[BlockNode](), fresh(values_of(graph)), known_values(graph, given or {})
     for node in graph.nodes:
         if not isinstance(node, Map):

@@ -77,8 +77,8 @@ class Invented:
     """Random prices of regions: of a joined one about what its parts take; some have no kernel.
 
     `asked` says which were asked for, `told` which the graph was cut into, each with the number of questions before. `thought_of`
-    are those that may be asked for, `at_once`: they are all priced when that is said. `none` is the share of regions of several
-    matmuls that have no kernel.
+    are those that may be asked for, `at_once`: they are all priced when that is said. `none` is the share of pairs of matmuls such
+    that no kernel makes the first and hands the second on.
     """
 
     rng: random.Random
@@ -92,6 +92,7 @@ class Invented:
     at_once: bool = False
     thought_of: list[frozenset[str]] = field(default_factory=list[frozenset[str]])
     none: float = 0.0
+    refused: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
 
     def form(self, region: Region) -> frozenset[str]:
         return frozenset(n.name for n in region.program.nodes)
@@ -125,11 +126,18 @@ class Invented:
     def _seconds(self, region: Region) -> tuple[float, float]:
         names = frozenset(n.name for n in region.program.nodes)
         if names not in self.known:
-            products = sum(isinstance(n, Contraction) for n in region.program.nodes)
-            work = (10 * products + len(names)) * self.rng.uniform(0.6, 1.2)
+            products = [n.name for n in region.program.nodes if isinstance(n, Contraction)]
+            work = (10 * len(products) + len(names)) * self.rng.uniform(0.6, 1.2)
             least = work * self.rng.uniform(0.4, 1.0)
-            self.known[names] = (inf if products > 1 and self.rng.random() < self.none else work), least
+            none = any(self._refused(a, b) for a in products for b in products if a != b and b in region.results)
+            self.known[names] = (inf if none else work), least
         return self.known[names]
+
+    def _refused(self, made: str, handed_on: str) -> bool:
+        pair = made, handed_on
+        if pair not in self.refused:
+            self.refused[pair] = self.rng.random() < self.none
+        return self.refused[pair]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from weft.block.places import Place
 from weft.block.program import Dot, Graph
 from weft.block.walk import every, maps
 from weft.defects import note
+from weft.errors import ScheduleError, UnsupportedError
+from weft.plan.choose.refused import RefusedRegions, RegionValues
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
 from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
 from weft.plan.partition.partition import (
@@ -137,6 +139,7 @@ class Cuts:
         again: values that each region which wants them makes for itself.
         writes: the calls into PyTorch that can write in place, and the values that may be that memory before. They wait for what
             reads these: else the write would copy all of the memory.
+        refused: regions that have no kernels.
     """
 
     program: TensorProgram
@@ -146,6 +149,7 @@ class Cuts:
     )
     again: frozenset[str] = frozenset()
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    refused: RefusedRegions = field(default_factory=RefusedRegions)
     _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
@@ -162,27 +166,36 @@ class Cuts:
 
     def is_priced(self, region: Region) -> bool:
         """Tells whether the price of `region` takes no time."""
-        return frozenset(n.name for n in region.program.nodes) in self.known or self.prices.at_hand(region)
+        made = RegionValues.by(region)
+        return made.values in self.known or self.refused.follows(made) or self.prices.at_hand(region)
 
     def price(self, region: Region) -> float:
         """Returns the seconds that `region` takes, as they count here; `inf` where it has no kernel."""
-        names = frozenset(n.name for n in region.program.nodes)
-        if names not in self.known:
-            try:
-                found = self.prices.selection(region)
-                work = found.work_seconds
-                seconds = self.counted(region.program, work, found.chosen.cost.predicted_seconds - work)
-            except Exception as error:  # noqa: BLE001 - no kernel then; where such a region stays, building it says why
-                note(error)
-                seconds = inf
-            self.known[names] = region, seconds
-        return self.known[names][1]
+        made = RegionValues.by(region)
+        if made.values not in self.known:
+            self.known[made.values] = region, inf if self.refused.follows(made) else self._selected(region)
+        return self.known[made.values][1]
+
+    def _selected(self, region: Region) -> float:
+        """Returns the price of the kernels that are selected for `region`."""
+        try:
+            found = self.prices.selection(region)
+            work = found.work_seconds
+            return self.counted(region.program, work, found.chosen.cost.predicted_seconds - work)
+        except (UnsupportedError, ScheduleError) as error:
+            self.refused.add(region)
+            note(error)
+        except Exception as error:  # noqa: BLE001 - no kernel then; where such a region stays, building it says why
+            note(error)
+        return inf
 
     def bound(self, region: Region) -> float:
         """Bounds the price of `region` from below."""
-        names = frozenset(n.name for n in region.program.nodes)
-        if names in self.known:
-            return self.known[names][1]
+        made = RegionValues.by(region)
+        if made.values in self.known:
+            return self.known[made.values][1]
+        if self.refused.follows(made):
+            return inf
         launch = 0.0 if region.looks else self.prices.launch_seconds
         least = self.prices.least(region)
         if self.prices.fine and self.joins(region.program)[0]:
@@ -287,7 +300,9 @@ class _Graph:
         for first, end, form in every:
             alike.setdefault(form, subset_of(range(first, end)))
         looked_at = sum(alike.values())  # of stretches that are cut alike the first
-        self.at_once = prices.foreseen(self._lone(looked_at)) and prices.foreseen(self._thinkable(looked_at))
+        self.at_once = prices.foreseen(self._lone(looked_at))
+        if self.at_once:
+            self._foresee_joins(looked_at)
         found: list[Task] = []
         known: dict[Hashable, tuple[Subset, ...]] = {}
         for batch in (every,) if self.at_once else ([stretch] for stretch in every):
@@ -328,7 +343,7 @@ class _Graph:
         yield from (stage for i in places if isinstance(stage := self.atoms[i].stage, Region))
         yield from dict.fromkeys(region for i in places for region, _ in self.inside[i])
 
-    def _thinkable(self, among: Subset) -> Iterator[Region]:
+    def _thinkable(self, among: Subset) -> Iterator[tuple[Subset, Region]]:
         """Yields the regions of several atoms `among` these that are likely to be asked for, each once: those that leave out one
         atom of the row at most, that have one doubtful join at most, and that may take less than their atoms one by one, which
         are priced.
@@ -342,7 +357,14 @@ class _Graph:
             if len(own) < 2 or not near or not isinstance(stage, Region) or self.cuts.joins(stage.program)[0] > 1:
                 continue
             if self._bound(part) < sum(self.price(1 << atom) for atom in own):
-                yield stage
+                yield part, stage
+
+    def _foresee_joins(self, among: Subset) -> None:
+        """Has kernels selected for likely regions of several atoms, the smallest first: what is found of these tells of others."""
+        likely = sorted(self._thinkable(among), key=lambda each: each[0].bit_count())
+        self.cuts.prices.foreseen(stage for _, stage in likely)
+        for part, _ in likely:
+            self.price(part)
 
     def _best_between(self, first: int, end: int) -> tuple[Subset, ...]:
         """Returns the parts of the best cut of one stretch of the row, counted from its first atom."""

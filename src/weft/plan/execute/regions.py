@@ -20,6 +20,7 @@ from weft.options import current
 from weft.phases import phase
 from weft.pipeline import REGION
 from weft.plan.choose.cuts import Cuts
+from weft.plan.choose.refused import following
 from weft.plan.choose.region import CompiledRegion, build_region, start_region
 from weft.plan.execute.laws import AfterLaws
 from weft.plan.execute.selections import (
@@ -185,14 +186,15 @@ class Regions:
         """
         if not are_side_by_side():
             return False
-        new: dict[Form, Prepared] = {}
+        new: dict[Form, tuple[Region, Prepared]] = {}
         for region in regions:
             with suppress(WeftError):
                 prepared = self._like(region)
                 if prepared.form not in self._selected:
-                    new.setdefault(prepared.form, prepared)
+                    new.setdefault(prepared.form, (region, prepared))
         self._foreseen.update(new)
-        select_side_by_side(tuple(new.values()), doubtful=doubtful)
+        after = following([region for region, _ in new.values()])
+        select_side_by_side([prepared for _, prepared in new.values()], after, doubtful=doubtful)
         return True
 
     def at_hand(self, region: Region) -> bool:

@@ -7,8 +7,9 @@ each program are enough to cut a graph by, and more are looked at of the regions
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from mmap import mmap
 from typing import Any
 
 from weft.cost import total
@@ -226,24 +227,53 @@ def _selected_now(key: _Key, program: TensorProgram, example: Example) -> Select
     return found
 
 
-def select_side_by_side(regions: Sequence[Prepared], *, doubtful: bool = False) -> None:
+def select_side_by_side(
+    regions: Sequence[Prepared], after: Sequence[Collection[int]], *, doubtful: bool = False
+) -> None:
     """Selects for those of `regions`, of different forms, for which nothing was selected before; others may fail and be left.
 
-    doubtful: few of them are expected to be chosen.
+    Args:
+        regions: what is selected for.
+        after: for each region the others, by number, each of which refused says that it has no kernels: it is left then.
+        doubtful: few of them are expected to be chosen.
     """
     keys = [_key_of(each) for each in regions]
-    new = [(each, key) for each, key in zip(regions, keys, strict=True) if _known(each, key) is None]
-    new.sort(key=lambda found: _long(found[0].program), reverse=True)
+    known = [_known(each, key) for each, key in zip(regions, keys, strict=True)]
+    new = [n for n, found in enumerate(known) if found is None]
+    # What tells of others is begun first, and of the rest what takes longest.
+    new.sort(key=lambda n: (len(after[n]), -_long(regions[n].program)))
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
     closely = len(new) <= workers() and not doubtful
-    tasks = [functools.partial(_selected_alone, each, key, closely=closely) for each, key in new]
-    for (_, key), found in zip(new, spread(tasks), strict=True):
+    with mmap(-1, max(1, len(regions))) as refused:
+        for n, found in enumerate(known):
+            refused[n] = isinstance(found, Refusal)
+        tasks = [
+            functools.partial(_selected_unless, refused, n, after[n], regions[n], keys[n], closely=closely) for n in new
+        ]
+        made = spread(tasks)
+    for n, found in zip(new, made, strict=True):
         if found is not None:
             selection, close = found
             if isinstance(selection, Selection) and close is not None:
                 selection = replace(selection, look_closely=lambda close=close: close)
-            _remember(key.remembered, selection)
-            CacheFolder().lookup(cache_key(key.parts), counted=False)  # what a child keeps, this process has used
+            _remember(keys[n].remembered, selection)
+            CacheFolder().lookup(cache_key(keys[n].parts), counted=False)  # what a child keeps, this process has used
+
+
+def _selected_unless(
+    refused: mmap, number: int, after: Collection[int], prepared: Prepared, key: _Key, *, closely: bool
+) -> tuple[Selection | Refusal, Selection | None] | None:
+    """Chooses in a child as `_selected_alone`, or for nothing where one of the regions `after` was refused meanwhile.
+
+    Args:
+        refused: a byte for each region, which all children see: 1 where it was refused.
+        number: of this region.
+    """
+    if any(refused[each] for each in after):
+        return None
+    found = _selected_alone(prepared, key, closely=closely)
+    refused[number] = isinstance(found[0], Refusal)
+    return found
 
 
 def _long(program: TensorProgram) -> int:
