@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ import torch._dynamo  # no public name
 
 import weft
 from weft import phases
+from weft.api.kept_plans import KeptGraph
 from weft.plan.measure import trial
 from weft.plan.measure.clock import Timed, Timing
 from weft.run.cache import CacheFolder
+from weft.target import Target
 
 
 @pytest.fixture
@@ -216,3 +219,25 @@ def test_a_plan_that_lacks_the_librarys_is_made_anew(cache, monkeypatch):
     CacheFolder().remove(kept.key)
     assert first_call(normalised_product, x, w)[1]
     assert not first_call(normalised_product, x, w)[1]
+
+
+def test_a_plan_for_a_gpu_is_had_again(cache, monkeypatch):
+    """Without a GPU: its kernels come by their keys, and what is known of their times is asked for on the GPU that they ran on."""
+    device, h200 = torch.device("cuda", 1), Target("cuda", "90")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"a GPU, {device}")
+    arguments = torch.randn(32, 64, dtype=torch.bfloat16), torch.randn(64, 48, dtype=torch.bfloat16)
+    graphs = []
+    torch.compile(normalised_product, backend=lambda gm, _: graphs.append(gm) or gm.forward)(*arguments)
+    with weft.options(effort="none"):
+        (made,) = weft.optimize(normalised_product, arguments, target="cuda:90").plans
+        kept = KeptGraph(graphs[0], h200, made.size_class, {"a": "graph"}, device)
+        kept.keep(made)
+        again = kept.plan(graphs[0].forward)
+        assert again is not None
+        assert again.device == device
+        assert [k.key for k in again.kernels] == [k.key for k in made.kernels]
+        assert [k.source for k in again.kernels] == [k.source for k in made.kernels]
+        unsettled = tuple(replace(region, settled=False) for region in made.regions)
+        other = KeptGraph(graphs[0], h200, made.size_class, {"another": "graph"}, device)
+        other.keep(replace(made, regions=unsettled))
+        assert other.plan(graphs[0].forward) is None

@@ -123,14 +123,15 @@ def test_what_was_compiled_first_is_tuned_in_the_background(monkeypatch: pytest.
     assert phases.spent()["capture"].times == captures, "the plan that the other process made is kept"
 
 
-def test_a_warm_process_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("measure", ["never", "auto"])
+def test_a_warm_process_captures_nothing(monkeypatch: pytest.MonkeyPatch, measure: str) -> None:
     monkeypatch.setenv("WEFT_EFFORT", "quick")
     model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).cuda().to(BF16)
     x = torch.randn(64, 128, device="cuda").to(BF16)
     for number in range(2):
         torch._dynamo.reset()
         captures = phases.spent().get("capture", phases.Spent()).times
-        close(weft.compile(model)(x), model(x))
+        close(weft.compile(model, measure=measure)(x), model(x))
         assert (phases.spent()["capture"].times > captures) == (number == 0)
 
 

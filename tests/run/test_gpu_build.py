@@ -15,11 +15,21 @@ import pytest
 import torch
 
 from testkit.run.gpu_kernels import SOURCE, TEXT, TWICE
-from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError
+from weft.errors import CompilerError, NotBuiltError, TargetError, UnsupportedError, WeftError
 from weft.options import options
 from weft.run import stats
 from weft.run.cache import CacheFolder
-from weft.run.gpu import Assembled, GpuBinary, GpuSource, build_gpu, recalled_gpu, side_by_side, workers
+from weft.run.gpu import (
+    Assembled,
+    GpuBinary,
+    GpuSource,
+    build,
+    build_gpu,
+    recalled_gpu,
+    restored_gpu,
+    side_by_side,
+    workers,
+)
 from weft.run.gpu.build import gpu_parts
 from weft.target import CPU, Target
 
@@ -120,6 +130,30 @@ def test_a_kernel_is_had_by_its_key(folder: CacheFolder) -> None:
         assert counted(lambda: warm.assemble_for(SIZES, STRIDES)) == (0, 1)
         assert warm.assembled == cold.assembled
         assert recalled_gpu("0" * len(cold.key), H100) is None
+
+
+def test_a_restored_kernel_may_wait_for_binaries_that_others_make(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = built(folder, lambda: SOURCE)
+    first = maker.assemble_for(SIZES, STRIDES)
+    odd = (4,) * len(STRIDES)
+    with options(cache_dir=str(folder.path)):
+        waiting = restored_gpu(SOURCE, H100, [first], maker.key, compiles=False)
+    assert waiting.assemble_for(SIZES, STRIDES) == first
+
+    def asks() -> int:
+        with pytest.raises(NotBuiltError):
+            waiting.assemble_for(SIZES, STRIDES, starts=odd)
+        return len(looked)
+
+    looked: list[str] = []
+    lookup = CacheFolder.lookup
+    monkeypatch.setattr(CacheFolder, "lookup", lambda *a, **k: looked.append(a[1]) or lookup(*a, **k))
+    assert [asks(), asks()] == [1, 1], "not twice in a moment"
+    made = maker.assemble_for(SIZES, STRIDES, starts=odd)
+    monkeypatch.setattr(build, "_LOOK_AGAIN", 0.0)
+    assert waiting.assemble_for(SIZES, STRIDES, starts=odd) == made
 
 
 @pytest.mark.parametrize(

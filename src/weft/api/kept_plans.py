@@ -22,7 +22,7 @@ from weft.api.held import bytes_of, tensor_of
 from weft.api.save import FORMS, SavedKernel, kernel_of
 from weft.capture import Captured, refused_at_once
 from weft.options import current
-from weft.plan import Kernel, Plan, Runner, home, measured_before, size_class
+from weft.plan import Kernel, Plan, Runner, gpu_of, home, measured_before, size_class
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.plan import running
 from weft.plan.execute.runner import PlanStep, RegionStep
@@ -72,12 +72,14 @@ class KeptGraph:
         target: where its arguments live.
         sizes: their size class.
         parts: of the key.
+        device: the GPU that its arguments live on, if they do.
     """
 
     gm: fx.GraphModule
     target: Target
     sizes: tuple[int, ...]
     parts: dict[str, str] = field(repr=False)
+    device: torch.device | None = None
 
     @staticmethod
     def of(gm: fx.GraphModule, arguments: Sequence[Any]) -> KeptGraph | None:
@@ -99,7 +101,7 @@ class KeptGraph:
         machine = repr(chain.machine(options.threads or torch.get_num_threads()))
         own = {"kept": "a graph's plan", "graph": sha256(text.encode()).hexdigest(), "model": machine}
         own |= chain.tuning() | {"scheme": options.scheme or ""}
-        return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own})
+        return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own}, gpu_of(arguments))
 
     def plan(self, eager: Runner) -> Plan | None:
         """Return the plan that was kept, its kernels loaded; None where there is none, or a trial may need what it lacks."""
@@ -144,7 +146,7 @@ class KeptGraph:
         instead = Instead(eager) if toolchain(self.target).may_refuse else None
         run = running(captured, kept.program, kept.steps, kept.arguments, kept.in_place, eager, instead)
         regions = tuple(step.region for step in kept.steps if isinstance(step, RegionStep))
-        rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes, None
+        rest = None, kept.in_place, kept.steps, kept.arguments, self.sizes, self.device
         made = Plan(captured, kept.program, regions, captured.fallbacks, run, *rest, kept.trace, kept.scheme)
         return made, kept.has_library
 

@@ -39,6 +39,7 @@ class PlanForm:
     in_place: frozenset[str]
     arguments: int
     size_class: tuple[int, ...]
+    device: torch.device | None
     scheme: str
     target: Target
 
@@ -53,7 +54,7 @@ def packed_plan(plan: Plan, gm: fx.GraphModule, *, whole: bool) -> bytes:
     assert plan.program is not None
     captured = replace(plan.captured, leaving=None, recording=None, made_by={})
     steps = tuple(map(_slim, plan.steps))
-    rest = plan.in_place, plan.arguments, plan.size_class, plan.scheme, plan.kernels[0].target
+    rest = plan.in_place, plan.arguments, plan.size_class, plan.device, plan.scheme, plan.kernels[0].target
     # PyTorch can take over a call that lacks a binary, unless some of it is done that must not be done twice.
     compiles = must_not_repeat(captured, plan.program, plan.in_place)
     with io.BytesIO() as stream:
@@ -80,7 +81,7 @@ def unpacked_plan(
     instead = Instead(eager, lacking=lacking) if toolchain(form.target).may_refuse else None
     run = running(form.captured, form.program, form.steps, form.arguments, form.in_place, eager, instead)
     regions = tuple(step.region for step in form.steps if isinstance(step, RegionStep))
-    rest = None, form.in_place, form.steps, form.arguments, form.size_class
+    rest = None, form.in_place, form.steps, form.arguments, form.size_class, form.device
     return Plan(form.captured, form.program, regions, form.captured.fallbacks, run, *rest, scheme=form.scheme)
 
 

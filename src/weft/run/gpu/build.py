@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +30,8 @@ from weft.target import Target
 
 _TEXT = "kernel.py"
 _MOST_FAILED = 256
+# Seconds after which the cache is asked again for a binary that others make.
+_LOOK_AGAIN = 0.25
 _FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kernel.amdgcn")}
 # What the names of Triton's packages have been.
 _PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -126,6 +129,7 @@ class Classes:
         self.source, self._target, self._folder, self._compiles = source, target, folder, compiles
         self._met = {each.kind: each for each in known}
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
+        self._missed: dict[KernelClass, float] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -186,6 +190,8 @@ class Classes:
 
     def _found(self, kind: KernelClass, seconds: float) -> Assembled:
         job = self.job(kind)
+        if time.monotonic() < self._missed.get(kind, -math.inf) + _LOOK_AGAIN:
+            raise NotBuiltError(f"kernel {job.name} has no binary yet for calls of this class: {kind}")
         # Kernels with the same text have the same binaries, whatever program they were printed for.
         parts = {
             "weft": source_hash(),
@@ -201,6 +207,7 @@ class Classes:
         if known is not None:
             return known
         if not self._compiles:
+            self._missed[kind] = time.monotonic()
             raise NotBuiltError(f"kernel {job.name} has no binary yet for calls of this class: {kind}")
         with self._folder.alone(key):
             known = self._known(key)  # whom this one waited for has compiled it
