@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import weft
 from weft.cost import gpu
+from weft.lab.measure import compare
 from weft.plan import home
 from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType
@@ -23,7 +24,7 @@ Row = dict[str, Any]
 
 DENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0)
 _COUNTED = (0.01, 0.1, 0.5, 1.0)
-_CALLS = 20
+_CALLS, _WINDOW = 20, 64
 # Exponentials that a multiprocessor of NVIDIA's makes in a cycle, and the fewest instructions of a score between the matmuls.
 _SPECIAL, _ISSUED = 16, 5
 
@@ -201,11 +202,53 @@ def counted(*, small: bool) -> Iterator[Row]:
             }
 
 
+def by_index(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Attention in a window of 64, written with indices; `mask` says the same, and is not read."""
+    at = torch.arange(mask.shape[-1])
+    far = (at[:, None] - at[None, :]).abs() > _WINDOW
+    return torch.softmax((q @ k.mT * q.shape[-1] ** -0.5).masked_fill(far, -math.inf), -1) @ v
+
+
+def window(*, small: bool) -> Iterator[Row]:
+    """Time attention in a window on a CPU, in 1x8x4096x64 however `small` the rest is: fp32, medians, calls in turn.
+
+    weft has the mask as a tensor, and as conditions of indices, whose results are the same.
+    """
+    del small
+    if DEVICE != "cpu":
+        return
+    n = 4096
+    at = torch.arange(n)
+    mask = (at[:, None] - at[None, :]).abs() <= _WINDOW
+
+    def given(number: int) -> tuple[Tensor, ...]:
+        random = torch.Generator().manual_seed(number)
+        return *(torch.randn(1, 8, n, 64, generator=random) for _ in range(3)), mask
+
+    calls: dict[str, Callable[..., Any]] = {
+        "weft": weft.optimize(attention, given(0)),
+        "by indices": weft.optimize(by_index, given(0)),
+        "Inductor": torch.compile(attention),
+        "eager": attention,
+        "sdpa": lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, attn_mask=mask),
+    }
+    with torch.no_grad():
+        us = {name: timing.median_ms * 1e3 for name, timing in compare(calls, given, 15, 2).items()}
+        wanted = attention(*given(7))
+        far = {
+            f"off by, {name}": float((calls[name](*given(7)) - wanted).abs().max()) for name in ("weft", "by indices")
+        }
+    best = min(us[name] for name in ("Inductor", "eager", "sdpa"))
+    ratios = {f"{name} by the best peer": us[name] / best for name in ("weft", "by indices")}
+    yield {"length": n, "us": us} | ratios | far
+
+
 PARTS: dict[str, Callable[..., Iterator[Row]]] = {
     "density": by_density,
     "summaries": summaries,
     "bytes": counted,
     "regret": regret,
+    "window": window,
 }
 
 

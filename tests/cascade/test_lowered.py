@@ -65,6 +65,7 @@ AROUND = {
     "the variance of variances": lambda x: (x.var((2, 3)), x.var((2, 3)).var()),
     "sums of logarithms": lambda x: torch.logsumexp(x, 1).sum((0, 2)),
     "a logarithm along all of logarithms along one": lambda x: x.logsumexp(1).logsumexp((0, 1, 2)),
+    "a norm of means": lambda x: torch.nn.functional.layer_norm(x.mean((2, 3)), (4,)),
     "as long as another": lambda x: (x + x.mT).std(1).amax(),
     "weights": lambda x: (torch.softmax(x, 1) * x).sum(1).sum((1, 2)),
 }

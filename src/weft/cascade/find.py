@@ -90,12 +90,19 @@ def chains(program: TensorProgram, *, running: bool = False) -> Chains:
     asked = program
     program = decays_below_maxima(sums_outside(program))
     whole = joined(program)
-    program = sizes_in_place(program)
     found = folds(sizes_in_place(whole.program), running=running)
     made = tuple(fold for fold in (over_each(fold, whole) for fold in found.folds) if fold is not None)
+    program = _sizes_in_place(program, frozenset(use.value for fold in made for _, use in fold.args))
     found = replace(found, folds=made)
     scaled = [(d.chain, d.scaled) for d in found.decompositions]
     return Chains(program, found, approximation(asked, scaled) if running else None)
+
+
+def _sizes_in_place(program: TensorProgram, read: frozenset[str]) -> TensorProgram:
+    """Compute functions of sizes where they are read, but for those that a fold reads: of joined axes they are one size."""
+    kept = tuple(n.name for n in program.nodes if n.name in read and n.name not in program.outputs)
+    inside = sizes_in_place(replace(program, outputs=(*program.outputs, *kept)))
+    return replace(inside, outputs=program.outputs)
 
 
 def folds(program: TensorProgram, *, running: bool = False) -> FoundChains:

@@ -117,7 +117,9 @@ class Invented:
         if work == inf:
             raise UnsupportedError("no kernel")
         cost = SimpleNamespace(predicted_seconds=work + self.launch_seconds)
-        return cast("Selection", SimpleNamespace(work_seconds=work, chosen=SimpleNamespace(cost=cost)))
+        return cast(
+            "Selection", SimpleNamespace(work_seconds=work, chosen=SimpleNamespace(cost=cost, off_the_grid=False))
+        )
 
     def least(self, region: Region, reached: float = 1.0) -> float:
         del reached  # invented bounds know no rates

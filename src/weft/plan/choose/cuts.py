@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Protocol
 
-from weft.block.places import Place
-from weft.block.program import Dot, Graph
-from weft.block.walk import every, maps
 from weft.defects import note
 from weft.errors import ScheduleError, UnsupportedError
 from weft.plan.choose.refused import RefusedRegions, RegionValues
@@ -29,7 +26,6 @@ from weft.plan.partition.partition import (
 )
 from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
-from weft.schedule import kernels
 from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, axes_of, uses
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
@@ -150,6 +146,7 @@ class Cuts:
     again: frozenset[str] = frozenset()
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     refused: RefusedRegions = field(default_factory=RefusedRegions)
+    _off_the_grid: set[frozenset[str]] = field(default_factory=set[frozenset[str]])
     _joins: dict[TensorProgram, tuple[int, int]] = field(default_factory=dict[TensorProgram, tuple[int, int]])
 
     def stages(self) -> tuple[Task, ...]:
@@ -181,6 +178,8 @@ class Cuts:
         try:
             found = self.prices.selection(region)
             work = found.work_seconds
+            if not self.prices.fine and found.chosen.off_the_grid:
+                self._off_the_grid.add(RegionValues.by(region).values)
             return self.counted(region.program, work, found.chosen.cost.predicted_seconds - work)
         except (UnsupportedError, ScheduleError) as error:
             self.refused.add(region)
@@ -208,11 +207,7 @@ class Cuts:
         """Tells whether a matmul of `region`, which has kernels, is left to one thread, and they take far more than the least."""
         if self.price(region) <= _IDLE * (self.prices.least(region) + self.prices.launch_seconds):
             return False
-        launches = kernels(self.prices.selection(region).chosen.applied)
-        alone = (
-            each.nodes for each in launches if not any(m.place is Place.grid for m in maps(Graph((), each.nodes, ())))
-        )
-        return any(isinstance(node, Dot) for nodes in alone for node in every(nodes))
+        return RegionValues.by(region).values in self._off_the_grid
 
     def counted(self, program: TensorProgram, work: float, launches: float) -> float:
         """Weighs the seconds of a region that works so long and whose launches take so long against those of other cuts."""

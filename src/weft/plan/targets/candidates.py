@@ -14,6 +14,7 @@ from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.masks import Sparsity
 from weft.plan.targets.lying import Lying, dense
+from weft.plan.targets.matmuls import off_the_grid
 from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
 from weft.tensor.passes import Step
@@ -141,6 +142,11 @@ class Candidate:
     def name(self) -> str:
         """Tell it from others of its region: by where it comes from, and its schedule."""
         return f"{self.origin}: {self.schedule}".replace("\n", "; ")
+
+    @property
+    def off_the_grid(self) -> bool:
+        """Tell whether one thread does all of a launch that has a matmul."""
+        return off_the_grid(self.applied)
 
 
 @dataclass(frozen=True, slots=True)

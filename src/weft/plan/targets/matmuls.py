@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.block.check import body_types, infer, update_types
+from weft.block.places import Place
 from weft.block.program import BlockNode, BlockProgram, BlockType, Broadcast, Dot, Feed, Graph, Map, State
 from weft.block.scope import Scope
+from weft.block.walk import maps
+from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 
@@ -43,6 +46,12 @@ def find_matmuls(program: BlockProgram, innermost: Mapping[str, int | None]) -> 
 def is_product(node: BlockNode) -> bool:
     """Tells whether an operator is a matmul of blocks."""
     return isinstance(node, Dot)
+
+
+def off_the_grid(applied: BlockProgram) -> bool:
+    """Tells whether a launch of a program with places has a matmul and no loop on the grid: one thread does all of it."""
+    launches = (Graph((), each.nodes, ()) for each in kernels(applied))
+    return any(any(dots(each)) and not any(m.place is Place.grid for m in maps(each)) for each in launches)
 
 
 def dots(graph: Graph) -> Iterator[Dot]:
