@@ -72,7 +72,9 @@ def fastest(
                     noted(run, eager)
                 return safe(run, gm, eager)
             if made is not None:
-                run = timed_in_background(gm, example_inputs, faster(made, eager, changing_sizes(gm), kept))
+                run = timed_in_background(
+                    gm, example_inputs, made, eager, faster(made, eager, changing_sizes(gm), kept)
+                )
             else:
                 captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
                 known = served(captured)
@@ -80,7 +82,9 @@ def fastest(
                     return _as_before(gm, known, eager, noted)
                 made = compile_graph(gm, example_inputs, captured=captured)
                 keep_plan(kept, captured, made, defects)
-                run = timed_in_background(gm, example_inputs, faster(made, eager, changing_sizes(gm), kept))
+                run = timed_in_background(
+                    gm, example_inputs, made, eager, faster(made, eager, changing_sizes(gm), kept)
+                )
                 remember(captured, made, run)
             run = replayed(made, run, example_inputs, gm)
             if not defects:

@@ -18,7 +18,7 @@ from weft.api.tracing import guard_forward_derivatives
 from weft.capture import refused_at_once
 from weft.errors import CompilerError, named
 from weft.options import current
-from weft.plan import Runner, Trial, changing_sizes, gpu_of, measured_before, warn
+from weft.plan import Plan, Runner, Trial, changing_sizes, gpu_of, measured_before, warn
 from weft.run.cache import CacheFolder
 
 Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
@@ -49,26 +49,37 @@ def _elsewhere(arguments: Sequence[Any]) -> bool:
     return current().mode != "reduce-overhead" and needed <= free // _SHARE
 
 
-def timed_in_background(gm: fx.GraphModule, arguments: Sequence[Any], compiled: Runner) -> Runner:
+def timed_in_background(
+    gm: fx.GraphModule, arguments: Sequence[Any], made: Plan, eager: Runner, compiled: Runner
+) -> Runner:
     """Return what runs a graph that has kernels here: where that was asked for, these kernels untimed, while the other
     process finds out what is fastest: of kernels on a GPU too, and whether PyTorch, or the library's matmuls between them, are.
 
-    What is on no trial runs as it is. The trial is made at a call, as without the option, where it takes no time, since its times
-    are known, and where the other process cannot do it.
+    What is on no trial runs as it is, but on a GPU. The trial is made at a call, as without the option, where it takes no time,
+    since its times are known, and where the other process cannot do it.
+
+    Args:
+        gm, arguments: the graph, and what it is called with.
+        made: the plan of it.
+        eager: runs it in PyTorch.
+        compiled: runs that, on trial or not, or PyTorch where it has no kernels.
     """
-    if current().compile == "blocking" or not isinstance(compiled, Trial) or not _elsewhere(arguments):
+    on_gpu = gpu_of(arguments) is not None
+    if current().compile == "blocking" or not made.kernels or not _elsewhere(arguments):
         return compiled
-    # In the background nobody waits for binaries for other calls either, which the other process makes.
-    asks = current().compile == "background" and gpu_of(arguments) is not None
-    if not compiled.changing and not asks:
-        known = measured_before(compiled.plan)
+    if not isinstance(compiled, Trial) and not on_gpu:
+        return compiled
+    # On a GPU in the background nobody waits for binaries for other calls either, which the other process makes.
+    asks = current().compile == "background" and on_gpu
+    if isinstance(compiled, Trial) and not compiled.changing and not asks:
+        known = measured_before(made)
         if known is not None and not known.is_to_be_repeated:
             return compiled
     try:
         sent, forms = packed_graph(gm), forms_of(arguments)
     except Exception:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
         return compiled
-    return DeferredGraph(gm, compiled.eager, sent, forms, Ambience.here(), compiled.changing, compiled)
+    return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm), made, compiled)
 
 
 def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runner:

@@ -27,7 +27,7 @@ from weft.api.known import called_with
 from weft.capture import RuntimeNumber
 from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
-from weft.plan import Runner, Trial, may_compile, nearest, warn
+from weft.plan import Plan, Runner, may_compile, nearest, warn
 from weft.plan.execute.instead import call_of
 from weft.run import stats
 from weft.run.cache import CacheFolder
@@ -52,7 +52,8 @@ class DeferredGraph:
         arguments: what they look like.
         ambience: settings of the call that asked.
         changing: which arguments are tensors whose sizes change from call to call.
-        first: what was compiled in the call that asked, where that was to be; if the other process cannot time it, a call does.
+        first: what was compiled in the call that asked, or before, where there is something.
+        compiled: runs that where the other process cannot find out what is fastest: on trial, so that a call does.
         run: None until there is an answer.
         owner: the process that asked.
         asked: what the calls of this graph asked for.
@@ -64,7 +65,8 @@ class DeferredGraph:
     arguments: tuple[Any, ...]
     ambience: Ambience
     changing: tuple[int, ...]
-    first: Trial | None = None
+    first: Plan | None = None
+    compiled: Runner | None = None
     run: Runner | None = None
     owner: int = field(default_factory=os.getpid)
     asked: list[Pending] = field(default_factory=list[Pending])
@@ -75,7 +77,7 @@ class DeferredGraph:
     def __post_init__(self) -> None:
         self.number = next(_numbers)
         if self.first is not None:
-            self._plans["weft"] = self.first.plan.run
+            self._plans["weft"] = self.first.run
         mine = _alive[self.number] = weakref.ref(self)
         self._lacking = partial(_ask_for_binaries, mine)  # what kernels hold holds no graph
         self._ask()
@@ -90,7 +92,7 @@ class DeferredGraph:
             self._ask()
         if self.first is not None:
             stats.count("untimed")
-            return self.first.plan.run(*arguments)
+            return self.first.run(*arguments)
         stats.count("meanwhile")
         return self.eager(*arguments)
 
@@ -100,7 +102,7 @@ class DeferredGraph:
         def request() -> GraphRequest:
             own = mine()
             assert own is not None
-            kernels = () if own.first is None else tuple(k.key for k in own.first.plan.kernels)
+            kernels = () if own.first is None else tuple(k.key for k in own.first.kernels)
             return GraphRequest(own.number, own.graph, own.arguments, own.ambience, _numbers_alive(), kernels)
 
         self._put(request, len(self.graph), lambda own, answer: own._install(answer, own._class_of_example()))  # noqa: SLF001
@@ -128,7 +130,7 @@ class DeferredGraph:
     def _install(self, answer: Reply, sizes: tuple[int, ...]) -> bool:
         """Makes calls run what was chosen for the class `sizes`; tells whether the request came to something."""
         if answer.failure is not None and self.first is not None:
-            self.graph, self.run = b"", self.first  # as if nothing had been asked: calls time what they have
+            self.graph, self.run = b"", self.compiled  # as if nothing had been asked: calls time what they have
             return False
         run = self._found(answer)
         self._classes[sizes] = run
