@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Callable
@@ -9,12 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 import weft
 from testkit.processes.running import ran
 from weft.api import backend
+from weft.api.background import serving
+from weft.api.background.ambience import Ambience
+from weft.api.background.graphs import TensorForm
+from weft.api.background.messages import GraphRequest, Reply
 from weft.api.background.requests import QUEUE, Pending
+from weft.api.background.serving import DeferredGraph
 from weft.errors import LeftToPyTorchWarning
 
 SECONDS = 300.0
@@ -213,3 +219,42 @@ for _ in range(2):
 def test_what_the_other_process_found_before_serves_at_once() -> None:
     # As users' kernels are built: the other process knows nothing of what tests change in this one.
     assert ran(["-c", WARM], as_shipped=True).stdout.splitlines() == ["1 1 0 1", "1 1 0 1"]
+
+
+def deferred(monkeypatch: pytest.MonkeyPatch) -> tuple[DeferredGraph, list[Pending]]:
+    """A graph on a GPU as far as its arguments say, and what it asks for."""
+    put: list[Pending] = []
+    monkeypatch.setattr(QUEUE, "put", put.append)
+    gm = fx.symbolic_trace(lambda x: x * 2)
+    form = TensorForm((4,), (1,), torch.float32, "cuda:0", 0, 0, (False, False))
+    graph = DeferredGraph(gm, gm.forward, b"a graph", (form,), Ambience.here(), ())
+    put.clear()
+    return graph, put
+
+
+def test_binaries_of_a_class_are_asked_for_once(monkeypatch) -> None:
+    graph, put = deferred(monkeypatch)
+    for length in (3, 5, 3):
+        graph.ask_for_binaries((torch.ones(length),), "a kernel, odd sizes")
+    assert len(put) == 1
+    assert put[0].install(Reply("weft", built=False))
+    graph.ask_for_binaries((torch.ones(3),), "a kernel, odd sizes")
+    assert len(put) == 1, "they cannot be made"
+    graph.ask_for_binaries((torch.ones(4),), "a kernel, even sizes")
+    assert put[1].install(Reply("weft"))
+    graph.ask_for_binaries((torch.ones(4),), "a kernel, even sizes")
+    assert len(put) == 2, "calls find them in a moment"
+    monkeypatch.setattr(serving.time, "monotonic", lambda: math.inf)
+    graph.ask_for_binaries((torch.ones(4),), "a kernel, even sizes")
+    assert len(put) == 3
+
+
+def test_another_process_is_sent_the_graph_whose_binaries_lack(monkeypatch) -> None:
+    graph, put = deferred(monkeypatch)
+    graph.ask_for_binaries((torch.ones(3),), "a kernel, odd sizes")
+    assert not put[0].install(Reply(failure="the process that compiled this graph is gone"))
+    anew = put[1].request()
+    assert isinstance(anew, GraphRequest)
+    assert (anew.graph, anew.number) == (b"a graph", graph.number)
+    assert not put[1].install(Reply(failure="again"))
+    assert len(put) == 2

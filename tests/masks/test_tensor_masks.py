@@ -242,3 +242,20 @@ def test_a_matmul_leaves_empty_blocks_of_its_left_operand_out(
     assert guarded(program)
     for other in (mask, ~mask, torch.zeros_like(mask), torch.rand(rows, depth) < 0.5):
         demand_as_eager(program, f, (x, w, other))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 515])
+def test_few_columns_that_are_kept_for_all_rows(kept: int) -> None:
+    """A cache at its first tokens: the class of its mask says that no share of blocks is busy."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q @ k.mT * 0.125).masked_fill(~mask, -math.inf), -1) @ v
+
+    q, k, v = torch.randn(2, 1, 64), torch.randn(2, 515, 64), torch.randn(2, 515, 64)
+    given = q, k, v, (torch.arange(515) < kept)[None]
+    with weft.options(defects="raise"):
+        program = weft.optimize(attention, given)
+    assert program.kernels
+    assert not program.fallbacks
+    exact = attention(q.double(), k.double(), v.double(), given[3])
+    assert weft.judge(program(*given), attention(*given), exact).ok

@@ -100,8 +100,9 @@ class KeptGraph:
         chain = toolchain(target)
         machine = repr(chain.machine(options.threads or torch.get_num_threads()))
         own = {"kept": "a graph's plan", "graph": sha256(text.encode()).hexdigest(), "model": machine}
-        own |= chain.tuning() | {"scheme": options.scheme or ""}
-        return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own}, gpu_of(arguments))
+        device = gpu_of(arguments)
+        own |= chain.tuning(device) | {"scheme": options.scheme or ""}
+        return KeptGraph(gm, target, size_class(arguments), {**chain.environment(), **own}, device)
 
     def plan(self, eager: Runner) -> Plan | None:
         """Return the plan that was kept, its kernels loaded; None where there is none, or a trial may need what it lacks."""

@@ -72,9 +72,8 @@ def _elementwise(work: ElementLoop, lengths: tuple[int, ...], machine: Machine) 
     inner = lengths.index(longest) if lengths and longest >= _FAR * lengths[last] else last
     dense = work.dense
     if dense is not None and lengths[dense] >= _VECTOR and work.apart[dense] < work.apart[inner]:
-        inner = (
-            dense  # where as much lies apart either way, as of a turned block, the longer loop tells the time as well
-        )
+        # Where as much lies apart either way, as of a turned block, the longer loop tells the time as well.
+        inner = dense
     length = lengths[inner] if lengths else 1
     apart = work.apart[inner] if lengths else 0
     # Sums that do not run along the innermost loop are read and written with every element.

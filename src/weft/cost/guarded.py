@@ -72,7 +72,7 @@ def _of_blocks(blocks: GuardedBlocks, busy: float, full: float) -> float:
     """Return the share of iterations that a loop over these blocks does, where so many are busy, and so many full."""
     match blocks:
         case GuardedBlocks.busy:
-            return busy
+            return max(_LEAST, busy)
         case GuardedBlocks.full:
             return max(_LEAST, full)
         case GuardedBlocks.partial:

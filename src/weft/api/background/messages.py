@@ -66,6 +66,7 @@ class Reply:
         plans: those that were not sent before, as `packed_plan` wrote them.
         known: another graph, by number, that serves for this one, and where the arguments that it takes are among this one's.
         conditions: what must be true of a call's sizes, beside what PyTorch checks; PyTorch runs other calls.
+        built: whether a call like the one that was asked about has all binaries that it needs, in the cache.
         failure: why it came to nothing; the user is told.
         said: warnings.
         counted: what was counted meanwhile, for `weft.stats()`.
@@ -80,6 +81,7 @@ class Reply:
     )
     known: tuple[int, tuple[ArgumentPlace, ...]] | None = None
     conditions: tuple[RuntimeNumber, ...] = ()
+    built: bool = True
     failure: str | None = None
     said: tuple[Said, ...] = ()
     counted: Mapping[Counter, int] = field(default_factory=dict[Counter, int])

@@ -68,7 +68,7 @@ def _slim(step: PlanStep) -> PlanStep:
 
 
 def unpacked_plan(
-    data: bytes, gm: fx.GraphModule, eager: Runner, lacking: Callable[[Sequence[Any]], None] | None = None
+    data: bytes, gm: fx.GraphModule, eager: Runner, lacking: Callable[[Sequence[Any], str], None] | None = None
 ) -> Plan:
     """Make a plan of what `packed_plan` wrote, for the same graph here; loads its kernels. PyTorch runs calls that a kernel has no
     binary for, and `lacking` is told of them.

@@ -5,6 +5,7 @@ It ends when the other process does: a thread watches the pipe, and who the pare
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -14,7 +15,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,6 +34,7 @@ from weft.capture import Captured, capture
 from weft.defects import noticed
 from weft.errors import UnsupportedError, WrongKernelError
 from weft.plan import Plan, Runner, Trial, changing_sizes, faster, gpu_of, home
+from weft.plan.execute.instead import heard
 from weft.plan.measure.measured import Choice
 from weft.plan.targets import toolchain
 from weft.run import artifacts, stats
@@ -70,16 +72,16 @@ class _Graph:
 
     def answer(self, arguments: Sequence[Any]) -> Reply:
         """Choose for arguments of one size class."""
-        choice = self._choice(arguments)
+        choice, built = self._choice(arguments), False
         plans: dict[Any, bytes] = {}
         if choice in ("weft", "library"):
             made = self.run.library if choice == "library" and isinstance(self.run, Trial) else self.plan
             assert made is not None
-            _build_for(made, arguments)
+            built = _build_for(made, arguments)
             if choice not in self.sent:
                 plans[choice] = packed_plan(made, self.received.gm, whole=self.received.whole)
                 self.sent.add(choice)
-        return Reply(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans)
+        return Reply(None if choice == "PyTorch" else choice, isinstance(self.run, Trial), plans, built=built)
 
     def _choice(self, arguments: Sequence[Any]) -> Choice:
         if self.run is self.eager:
@@ -100,12 +102,26 @@ class _Graph:
         return "PyTorch" if chosen is self.eager else "weft" if chosen is self.plan.run else "library"
 
 
-def _build_for(made: Plan, arguments: Sequence[Any]) -> None:
-    """Have all binaries built that such a call needs, where that depends on the call: by making it."""
-    if gpu_of(arguments) is not None:
-        with torch.no_grad(), suppress(Exception):  # on random numbers: what fails here may go there
-            _fill(arguments)
+def _build_for(made: Plan, arguments: Sequence[Any]) -> bool:
+    """Have all binaries built that such a call needs, where that depends on the call: by making it. Tells whether it ran."""
+    if gpu_of(arguments) is None:
+        return True
+    with torch.no_grad(), heard() as refused:
+        _fill(arguments)
+        try:
             made.run(*arguments)
+        except Exception as error:  # on random numbers: what fails here may go there
+            if _has_lost_the_gpu(error):
+                raise
+            return False
+    return not refused
+
+
+def _has_lost_the_gpu(error: Exception) -> bool:
+    """Tell whether nothing more runs on the GPU in this process: an earlier kernel has failed."""
+    return (
+        isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
+    )
 
 
 def _fits(arguments: Sequence[Any]) -> bool:
@@ -160,7 +176,7 @@ class Server:
     def answer(self, request: Request) -> Reply:
         """Reply a request; whatever fails is said in the answer."""
         before, used = stats.snapshot(), len(artifacts.recorded())
-        failure, answer = None, Reply()
+        failure, answer, lost = None, Reply(), False
         with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
@@ -171,10 +187,15 @@ class Server:
                         case ClassRequest():
                             answer = self._measured(request)
             except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch runs there, and it is said there
-                failure = f"{type(error).__name__}: {error}"
+                failure, lost = f"{type(error).__name__}: {error}", _has_lost_the_gpu(error)
+        if failure is not None and _CUDA.is_initialized():
+            gc.collect()  # what failed was held by the frames of its error
+            _CUDA.empty_cache()
         told = tuple(Said(w.category, str(w.message), w.filename, w.lineno) for w in said if _is_for_users(w))
         counted = difference(before, stats.snapshot())
-        return replace(answer, failure=failure, said=told, counted=counted, entries=artifacts.recorded()[used:])
+        return replace(
+            answer, failure=failure, said=told, counted=counted, entries=artifacts.recorded()[used:], is_last=lost
+        )
 
     def _compiled(self, request: GraphRequest) -> Reply:
         for number in self._graphs.keys() - request.alive:
@@ -276,7 +297,8 @@ def main() -> None:
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     server = Server()
     while (request := _read(requests)) is not None:
-        answer = replace(server.answer(request), is_last=_resident() > _MOST_BYTES)
+        answer = server.answer(request)
+        answer = replace(answer, is_last=answer.is_last or _resident() > _MOST_BYTES)
         data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             answers.write(len(data).to_bytes(_LENGTH, "little"))

@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any
 from torch import fx
 
 from weft.api.background.ambience import Ambience
-from weft.api.background.graphs import forms_of
+from weft.api.background.graphs import TensorForm, forms_of
 from weft.api.background.messages import ClassRequest, GraphRequest, Reply
 from weft.api.background.plans import unpacked_plan
 from weft.api.background.requests import QUEUE, Pending
@@ -28,13 +29,14 @@ from weft.capture import RuntimeNumber
 from weft.errors import CacheFolderError, CompilerError, WeftError
 from weft.options import again
 from weft.plan import Plan, Runner, may_compile, nearest, warn
-from weft.plan.execute.instead import call_of
 from weft.run import stats
 from weft.run.cache import CacheFolder
 
 _numbers = count()
 _alive: dict[int, weakref.ref[DeferredGraph]] = {}
 _MOST_CLASSES = 256
+_ASK_AGAIN = 5.0
+"""Seconds after which binaries are asked for again that the other process has made, if calls do not find them."""
 
 
 @dataclass(eq=False, repr=False)
@@ -72,12 +74,14 @@ class DeferredGraph:
     asked: list[Pending] = field(default_factory=list[Pending])
     _plans: dict[str, Runner] = field(default_factory=dict[str, Runner])
     _classes: dict[tuple[int, ...], Runner] = field(default_factory=dict[tuple[int, ...], Runner])
-    _lacked: set[Hashable] = field(default_factory=set[Hashable])
+    _lacked: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         self.number = next(_numbers)
         if self.first is not None:
             self._plans["weft"] = self.first.run
+        on_gpu = any(isinstance(each, TensorForm) and each.device.startswith("cuda") for each in self.arguments)
+        self._sent = self.graph if on_gpu else b""
         mine = _alive[self.number] = weakref.ref(self)
         self._lacking = partial(_ask_for_binaries, mine)  # what kernels hold holds no graph
         self._ask()
@@ -120,6 +124,7 @@ class DeferredGraph:
             own = mine()
             return own is not None and install(own, answer)
 
+        self.asked[:] = [each for each in self.asked if not each.done.is_set()]
         pending = Pending(request, installed, lambda: mine() is not None, size, is_first=self.run is None)
         self.asked.append(pending)
         QUEUE.put(pending)
@@ -196,20 +201,28 @@ class DeferredGraph:
                 self._ask_for_class(sizes, arguments)
         return run(*arguments)
 
-    def ask_for_binaries(self, arguments: Sequence[Any]) -> None:
-        """Asks, once, for the binaries that calls like this one lack; PyTorch runs them meanwhile."""
+    def ask_for_binaries(self, arguments: Sequence[Any], lacking: str) -> None:
+        """Asks once for the binaries that calls like this one lack, of which `lacking` is one; PyTorch runs them meanwhile."""
         stats.count("meanwhile")
-        call = call_of(arguments)
-        if call not in self._lacked and len(self._lacked) < _MOST_CLASSES and may_compile():
-            self._lacked.add(call)
-            request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
-            self._put(lambda: request, 0, lambda own, answer: own._built(answer, call))  # noqa: SLF001
+        asked = time.monotonic() < self._lacked.get(lacking, -math.inf)
+        if asked or len(self._lacked) > _MOST_CLASSES or not may_compile():
+            return
+        self._lacked[lacking] = math.inf
+        request = ClassRequest(self.number, forms_of(arguments), Ambience.here(self.ambience.options))
+        self._put(lambda: request, 0, lambda own, answer: own._built(answer, lacking, request))  # noqa: SLF001
 
-    def _built(self, answer: Reply, call: Hashable) -> bool:
-        """Takes note that the binaries for a call are in the cache, where the kernels find them."""
+    def _built(self, answer: Reply, lacking: str, request: ClassRequest | None) -> bool:
+        """Takes note that binaries are in the cache, where kernels find them; where they cannot be made, PyTorch runs such calls
+        for good. The process that had the graph may have ended: another one is sent it.
+        """
         if answer.failure is None:
+            self._found(answer)  # there may be a plan that was not sent before
             self._record(answer)
-            self._lacked.discard(call)
+            self._lacked[lacking] = time.monotonic() + _ASK_AGAIN if answer.built else math.inf
+        elif request is not None:
+            sent = self.number, self._sent, request.arguments, request.ambience
+            anew = GraphRequest(*sent, _numbers_alive())
+            self._put(lambda: anew, 0, lambda own, answer: own._built(answer, lacking, None))  # noqa: SLF001
         return answer.failure is None
 
     def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:
@@ -225,10 +238,10 @@ class DeferredGraph:
         return True
 
 
-def _ask_for_binaries(graph: weakref.ref[DeferredGraph], arguments: Sequence[Any]) -> None:
+def _ask_for_binaries(graph: weakref.ref[DeferredGraph], arguments: Sequence[Any], lacking: str) -> None:
     own = graph()
     if own is not None:
-        own.ask_for_binaries(arguments)
+        own.ask_for_binaries(arguments, lacking)
 
 
 def _numbers_alive() -> frozenset[int]:

@@ -408,7 +408,7 @@ class _Graph:
             return 0.0
         cut = dict.fromkeys(region for i in own for region, parts in self.inside[i] if not parts.issubset(own))
         whole = [region for region in cut if self.cuts.price(region) < inf]
-        if whole and not self.cuts.prices.fine and not any(map(self.cuts.idle, whole)):
+        if whole and not self.cuts.prices.fine and not all(map(self.cuts.idle, whole)):
             return inf
         found = self.cuts.price(stage)
         if self.cuts.prices.fine:

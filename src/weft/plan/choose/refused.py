@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.plan.partition.partition import Region
-from weft.tensor.program import Contraction, Reduction, TensorProgram, uses
+from weft.tensor.program import Contraction, Lookup, Ranking, Reduction, Scan, TensorProgram, uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class RegionValues:
 
 
 def _summed(program: TensorProgram) -> set[str]:
-    """Returns the values of `program` that are reductions or matmuls, or are made of such."""
+    """Returns the values of `program` that are made of whole rows, as reductions, matmuls and scans are, or are made of such."""
     found = set[str]()
     for node in program.nodes:
-        if isinstance(node, Contraction | Reduction) or not found.isdisjoint(uses(node)):
+        if isinstance(node, Contraction | Reduction | Scan | Ranking | Lookup) or not found.isdisjoint(uses(node)):
             found.add(node.name)
     return found
 

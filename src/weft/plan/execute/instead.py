@@ -32,17 +32,17 @@ class Instead:
         eager: runs the graph in PyTorch.
         gone: not empty once there is no use in asking the kernels again.
         refused: calls that kernels do not take, the oldest first.
-        lacking: told of a call that kernels have no binary for yet (NotBuiltError).
+        lacking: told of a call that a kernel has no binary for yet (NotBuiltError), and of which kernel and class.
     """
 
     eager: Callable[..., Sequence[Any]]
     gone: list[str] = field(default_factory=list[str])
     refused: dict[Hashable, None] = field(default_factory=dict[Hashable, None])
-    lacking: Callable[[Sequence[Any]], None] | None = None
+    lacking: Callable[[Sequence[Any], str], None] | None = None
 
     def knows(self, arguments: Sequence[Any]) -> bool:
         """Tells whether PyTorch runs a call without the kernels being asked."""
-        known = bool(self.gone) or call_of(arguments) in self.refused
+        known = bool(self.gone) or _call_of(arguments) in self.refused
         if known:
             _hear(UnsupportedError)
         return known
@@ -51,12 +51,12 @@ class Instead:
         """Remembers a call that was refused, and says why PyTorch runs it, unless the error is `raised`."""
         _hear(type(error))
         if isinstance(error, NotBuiltError) and self.lacking is not None:
-            self.lacking(arguments)
+            self.lacking(arguments, error.what)
             return
         if _is_of_the_machine(error):
             self.gone.append(str(error))
         elif not isinstance(error, torch.OutOfMemoryError):
-            self.refused[call_of(arguments)] = None
+            self.refused[_call_of(arguments)] = None
             while len(self.refused) > _MOST_REFUSED:
                 self.refused.pop(next(iter(self.refused)), None)
         if not raised:
@@ -72,7 +72,7 @@ def _is_of_the_machine(error: Exception) -> bool:
     return isinstance(error, TargetError) or (isinstance(error, CompilerError) and not error.kernel)
 
 
-def call_of(arguments: Sequence[Any]) -> Hashable:
+def _call_of(arguments: Sequence[Any]) -> Hashable:
     """Returns all of a call that its kernels' classes depend on, and more: sizes themselves."""
     return tuple(
         (a.shape, a.stride(), a.device, a.data_ptr() % 16) if isinstance(a, torch.Tensor) else a

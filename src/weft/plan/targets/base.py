@@ -170,8 +170,9 @@ class Toolchain(ABC):
         """
         return {"weft": source_hash(), "machine": str(self.target), "options": current().key()}
 
-    def tuning(self) -> dict[str, str]:
-        """Returns what choices depend on that are timed here, by name, for keys, beside options and what binaries depend on."""
+    def tuning(self, device: torch.device | None) -> dict[str, str]:
+        """Returns what choices that are timed on `device` depend on, by name, beside options and what binaries depend on."""
+        del device
         return {}
 
     def warm(self) -> None:

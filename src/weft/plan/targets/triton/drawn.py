@@ -60,7 +60,7 @@ def in_blocks(
         device: where it lies.
     """
     rows, columns = (1, *shape)[-2:]
-    matrices = math.prod(shape) // (rows * columns)
+    matrices = math.prod(shape) // max(1, rows * columns)
     shares = [(busy, min(full, busy)) for busy, full in zip(some, every, strict=True)]
     edge, (busy_share, full_share) = EDGES[-1], shares[-1]
     first = torch.rand(matrices, -(-rows // edge), -(-columns // edge), device=device)
@@ -101,7 +101,8 @@ def _one_of_each(blocks: torch.Tensor, times: int, size: tuple[int, int]) -> tor
 
 def _to_some_length(made: torch.Tensor, share: float) -> torch.Tensor:
     """Draws bools like `made`, of which so many in a row are True, as where sequences are padded."""
-    return (torch.arange(made.shape[-1], device=made.device) < math.ceil(share * made.shape[-1])).expand(made.shape)
+    busy = max(1, math.ceil(share * made.shape[-1]))  # with none nothing would be timed
+    return (torch.arange(made.shape[-1], device=made.device) < busy).expand(made.shape)
 
 
 def _put_documents(made: torch.Tensor) -> None:

@@ -82,8 +82,8 @@ class TritonGpu(Toolchain):
     def environment(self) -> dict[str, str]:
         return gpu_parts(self.target)
 
-    def tuning(self) -> dict[str, str]:
-        return {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "", "tf32": str(tf32_allowed())}
+    def tuning(self, device: torch.device | None) -> dict[str, str]:
+        return {"gpu": "" if device is None else torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
 
     def warm(self) -> None:
         if not interpreted.is_asked_for():
