@@ -42,7 +42,7 @@ def background(function, **options):
 
 
 def counted(before):
-    """What was counted since."""
+    """Counts what was asked for, served, failed and run meanwhile since."""
     now = weft.stats()
     return {name: getattr(now, name) - getattr(before, name) for name in ("asked", "served", "failed", "meanwhile")}
 

@@ -222,7 +222,7 @@ class DeferredGraph:
         elif request is not None:
             sent = self.number, self._sent, request.arguments, request.ambience
             anew = GraphRequest(*sent, _numbers_alive())
-            self._put(lambda: anew, 0, lambda own, answer: own._built(answer, lacking, None))  # noqa: SLF001
+            self._put(lambda: anew, len(self._sent), lambda own, answer: own._built(answer, lacking, None))  # noqa: SLF001
         return answer.failure is None
 
     def _ask_for_class(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> None:

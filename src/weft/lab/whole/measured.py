@@ -31,7 +31,7 @@ from weft.run import stats
 from weft.verify.judge import Draws, judge
 
 OWN, PEER, TUNED, PLAIN = "weft", "Inductor", "Inductor, tuned", "eager"
-"""The compilers; the third tries kernels for each product, and leaves graphs of calls to what times it."""
+"""The compilers; the third is Inductor with tuned products. On a GPU the benchmark captures calls of all in CUDA graphs."""
 
 _TORCH: Any = torch  # the type of torch.compile is only partly known
 _DRAWS, _PROFILED, _TIMED_SECONDS = 2, 5, 5.0
