@@ -17,9 +17,12 @@ from weft.cli import first_calls as command
 from weft.cli.main import main
 from weft.errors import CommandError
 from weft.lab.first import compared, memory, process
+from weft.lab.first import rows as first_rows
 from weft.lab.first.compared import FirstCalls, first_calls
 from weft.lab.first.rows import chosen, subjects
 from weft.lab.first.tables import complaints, further_layers, line, mean, tables
+from weft.lab.whole import rows as rows_of_models
+from weft.lab.workloads import models
 
 
 def spent(name: phases.Phase) -> phases.Spent:
@@ -127,9 +130,30 @@ def test_each_row_can_be_made():
     for subject in chosen(["LoRA", "two-layer", ", 2 layers"], "cpu"):
         if subject.missing:
             pytest.skip(subject.missing)
-        function, arguments, keywords = subject.make("cpu")
+        made = subject.make("cpu")
         with torch.no_grad():
-            function(*arguments, **keywords)
+            made.call(made.function, 0)
+
+
+@pytest.mark.skipif(not models.here(), reason=models.MISSING)
+def test_a_gpus_rows_are_whole_models_too_whose_caches_grow(monkeypatch):
+    calls = (rows_of_models.ModelRow(c, "sdpa", torch.float32, small=True) for c in rows_of_models._CALLS if c.cached)
+    monkeypatch.setattr(first_rows, "whole_models", lambda device: calls)
+    found = [s.make("cpu") for s in subjects("cuda") if s.title.endswith("1x1 after 1024 sdpa")]
+    assert len(found) == 1
+    seen = list[int]()
+
+    def run(**given):
+        seen.append(
+            next(value for name, value in given.items() if name in ("cache", "past_key_values")).get_seq_length()
+        )
+        return found[0].function(**given)
+
+    with torch.no_grad():
+        for _ in range(2):  # as PyTorch runs it, and compiled: the cache is a new one
+            for number in range(found[0].calls):
+                found[0].call(run, number)
+    assert seen == [128, 127] * 2
 
 
 def test_the_time_of_processes_that_were_started_counts():

@@ -141,9 +141,9 @@ def bench(
     """Time the papers' functions beside eager PyTorch, Inductor and, for attention, PyTorch's own kernels; judge all errors.
 
     Lists what is left to PyTorch. Exits with 1 if a result is wrong. On a GPU, `--resume --seconds 0` only prints the results that
-    the file holds. With --first-calls, rows are the benchmark's and small models of the package transformers; exits with 1 if a
-    second process compiles or chooses anything, or with --first-memory if compiling takes over 2 GB beyond eager. With --models,
-    rows are BERT, GPT-2, Llama and Mixtral in the sizes that people run.
+    the file holds. With --first-calls, rows are the benchmark's and small models of the package transformers, on a GPU those of
+    --models too; exits with 1 if a second process compiles or chooses anything, or with --first-memory if compiling takes over
+    2 GB beyond eager. With --models, rows are BERT, GPT-2, Llama and Mixtral in the sizes that people run.
     """
     if resume and out is None:
         raise CommandError("there is no file to resume", where="--resume", todo="give --json FILE too")

@@ -33,14 +33,15 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         imported: wall and processor seconds of importing weft, or Dynamo alone for the others; a part of the first call.
     """
     warnings.simplefilter("ignore")
-    subject = next(s for s in subjects(device) if s.name == name)
-    function, arguments, keywords = subject.make(device)
+    subject = next(s for s in subjects(device) if s.name == name).make(device)
     with torch.no_grad():
-        function(*arguments, **keywords)
+        for number in range(subject.calls):
+            subject.call(subject.function, number)
         _wait(device)
         wall, processor, own = time.perf_counter(), used(), time.process_time()
-        compiled = _TORCH.compile(function, backend=backend if compiler == "weft" else compiler)
-        compiled(*arguments, **keywords)
+        compiled = _TORCH.compile(subject.function, backend=backend if compiler == "weft" else compiler)
+        for number in range(subject.calls):
+            subject.call(compiled, number)
         _wait(device)
         wall, processor = time.perf_counter() - wall, used() - processor
         others = processor - (time.process_time() - own)

@@ -9,7 +9,24 @@ from typing import Any
 import torch
 
 from weft.errors import CommandError
+from weft.lab.whole.rows import ModelRow
+from weft.lab.whole.rows import rows as whole_models
 from weft.lab.workloads import cpu, gpu, models
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is compiled, and how it is called.
+
+    Attributes:
+        function: a function or module.
+        call: calls the function that it is given, that one or a compiled one; its number decides the arguments.
+        calls: how many calls, numbered from 0, belong to the first one: two where a cache grows.
+    """
+
+    function: Callable[..., Any]
+    call: Callable[[Callable[..., Any], int], Any]
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +35,7 @@ class FirstRow:
 
     Attributes:
         title, dtype: its name.
-        make: makes the function, its arguments and its keyword arguments, for a device.
+        make: makes what is called, for a device.
         family: of a model; empty for a function.
         layers: of a model.
         missing: why it cannot be made here; empty where it can.
@@ -26,7 +43,7 @@ class FirstRow:
 
     title: str
     dtype: str
-    make: Callable[[str], tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(repr=False)
+    make: Callable[[str], Subject] = field(repr=False)
     family: str = ""
     layers: int = 0
     missing: str = ""
@@ -38,13 +55,12 @@ class FirstRow:
 
 
 def subjects(device: str) -> list[FirstRow]:
-    """List the rows for `device`: "cpu" or "cuda"."""
-    functions = (
-        [_function(e, dtype) for e in cpu.SUITE for dtype in e.dtypes]
-        if device == "cpu"
-        else [_function(row.example, row.dtype) for row in gpu.ROWS if row.group]
-    )
-    return [*functions, *map(_model, models.MODELS)]
+    """List the rows for `device`: "cpu" or "cuda". A GPU's have the rows of `weft bench --models` among them."""
+    small = map(_model, models.MODELS)
+    if device == "cpu":
+        return [*(_function(e, dtype) for e in cpu.SUITE for dtype in e.dtypes), *small]
+    functions = (_function(row.example, row.dtype) for row in gpu.ROWS if row.group)
+    return [*functions, *small, *map(_whole, whole_models(device))]
 
 
 def chosen(only: Sequence[str], device: str) -> list[FirstRow]:
@@ -58,22 +74,35 @@ def chosen(only: Sequence[str], device: str) -> list[FirstRow]:
 
 
 def _function(example: cpu.ExampleFunction, dtype: torch.dtype) -> FirstRow:
-    def make(device: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def make(device: str) -> Subject:
         function = example.make(example.full)
         if isinstance(function, torch.nn.Module):
             function = function.to(device, dtype).eval()
-        return function, example.inputs(example.full, dtype, 0, device), {}
+        arguments = example.inputs(example.full, dtype, 0, device)
+        return Subject(function, lambda run, _: run(*arguments))
 
     return FirstRow(example.title, _short(dtype), make)
 
 
 def _model(model: models.SmallModel) -> FirstRow:
-    def make(device: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def make(device: str) -> Subject:
         given = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in model.inputs().items()}
-        return model.made().to(device), (), given
+        return Subject(model.made().to(device), lambda run, _: run(**given))
 
-    missing = "" if models.here() else models.MISSING
-    return FirstRow(model.title, _short(torch.float32), make, model.family, model.layers, missing)
+    return FirstRow(model.title, _short(torch.float32), make, model.family, model.layers, _missing())
+
+
+def _whole(row: ModelRow) -> FirstRow:
+    def make(device: str) -> Subject:
+        model = row.model()
+        inputs = list(map(row.inputs, range(row.first_calls)))
+        return Subject(model, lambda run, number: row.caller(run, model)(inputs[number]), row.first_calls)
+
+    return FirstRow(f"{row.call.title} {row.attention}", _short(row.dtype), make, missing=_missing())
+
+
+def _missing() -> str:
+    return "" if models.here() else models.MISSING
 
 
 def _short(dtype: torch.dtype) -> str:
