@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -94,9 +94,9 @@ def _model(model: models.SmallModel) -> FirstRow:
 
 def _whole(row: ModelRow) -> FirstRow:
     def make(device: str) -> Subject:
-        model = row.model()
-        inputs = list(map(row.inputs, range(row.first_calls)))
-        return Subject(model, lambda run, number: row.caller(run, model)(inputs[number]), row.first_calls)
+        here = replace(row, device=device)
+        model, inputs = here.model(), list(map(here.inputs, range(row.first_calls)))
+        return Subject(model, lambda run, number: here.caller(run, model)(inputs[number]), row.first_calls)
 
     return FirstRow(f"{row.call.title} {row.attention}", _short(row.dtype), make, missing=_missing())
 
