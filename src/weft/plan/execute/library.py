@@ -22,6 +22,7 @@ from weft.plan.partition.partition import Region, taken_apart, united
 from weft.schedule import kernels
 from weft.tensor.program import Node, TensorProgram, uses
 
+_FASTER_ALONE = "PyTorch's library was measured to be faster"
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
 # The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes
@@ -74,6 +75,11 @@ def for_the_library(
     if saved < _WORTH * whole:
         return []
     return [call for call, count in wanted.items() if count == asked[call]]
+
+
+def left_to_the_library(captured: Captured, calls: Sequence[int]) -> Captured | None:
+    """Captures the graph again with these ATen calls left to PyTorch; None where there are none, or it cannot be captured again."""
+    return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
 
 
 def _best(

@@ -70,6 +70,8 @@ class Regions:
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
         masks: the classes of those inputs of the graph that are masks, by name, where the example's elements are at hand.
         lying: how the inputs of the graph lie in memory at the example, by name, as far as that is known.
+        told: is told what the graph is cut into, once it is cut and before kernels are begun.
+        builds: whether kernels are built; else they are only chosen.
     """
 
     layouts: Mapping[str, int | None]
@@ -80,6 +82,8 @@ class Regions:
     scheme: Scheme | None = None
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
     lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
+    told: Callable[[Sequence[Region]], None] | None = None
+    builds: bool = True
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
@@ -117,9 +121,10 @@ class Regions:
         if found is not None:
             for stage in found[0].stages:
                 if isinstance(stage, Region):
-                    self.settled([stage])
+                    self._begin_kernels([stage])
             return found[0].stages
-        toolchain(self.target).warm()
+        if self.builds:
+            toolchain(self.target).warm()
         with uncollected():
             refuted = laws_refuted(written, lawful)
             if refuted is not None:
@@ -207,6 +212,12 @@ class Regions:
 
     def settled(self, regions: Sequence[Region]) -> None:
         """Begins to build the kernels of `regions`, which the graph is cut into: compilers work while the rest is chosen."""
+        if self.told is not None:
+            with suppress(OSError):  # no further process or thread to be had
+                self.told(regions)
+        self._begin_kernels(regions)
+
+    def _begin_kernels(self, regions: Sequence[Region]) -> None:
         new: dict[Form, tuple[Prepared, Selection]] = {}
         for region in regions:
             with suppress(Exception):  # `built` says what is wrong
@@ -219,7 +230,20 @@ class Regions:
             with suppress(Exception):
                 self._selected[prepared.form] = selection
                 keep_for(prepared, selection)
-                self._begun[prepared.form] = start_region(selection, self.device)
+                if self.builds:
+                    self._begun[prepared.form] = start_region(selection, self.device)
+
+    def to_choose(self, cut: Sequence[Region]) -> Regions:
+        """Returns what is known of the graph, to choose for another cut of it, or for the same graph with other calls in PyTorch.
+
+        No kernels are built by that, and what they both have of `cut`, the regions of this one, is not looked at closely again.
+        """
+        known = self.layouts, self.target, None, self.constant, self.writes, None, self.masks, self.lying
+        found = Regions(*known, builds=False, _forms=self._forms)
+        for region in cut:
+            with suppress(WeftError):
+                found._begun[self._like(region).form] = []
+        return found
 
     def go_on(self) -> None:
         """Goes on with what was begun, for each region until its compilers have more to do, before any region is waited for."""

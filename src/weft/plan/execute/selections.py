@@ -59,7 +59,7 @@ class Prepared:
 
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
-_MOST_REMEMBERED = 256
+_MOST_REMEMBERED = 512
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 
 
@@ -118,6 +118,34 @@ def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> N
     _remembered[key] = found
     while len(_remembered) > _MOST_REMEMBERED:
         _remembered.pop(next(iter(_remembered)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was found for a region, under the key that this process remembers it by."""
+
+    key: tuple[str, tuple[Any, ...]]
+    found: Selection | Refusal
+
+
+def remembered() -> frozenset[tuple[str, tuple[Any, ...]]]:
+    """Returns the keys of all that this process remembers."""
+    return frozenset(_remembered)
+
+
+def chosen_since(before: Collection[tuple[str, tuple[Any, ...]]]) -> list[Chosen]:
+    """Lists what was found since only the keys `before` were remembered, in a form that another process can take."""
+    return [
+        Chosen(key, replace(found, look_closely=None) if isinstance(found, Selection) else found)
+        for key, found in _remembered.items()
+        if key not in before
+    ]
+
+
+def remember_all(found: Sequence[Chosen]) -> None:
+    """Remembers what another process found."""
+    for each in found:
+        _remember(each.key, each.found)
 
 
 def key_parts(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
