@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -95,17 +93,3 @@ def test_without_a_child_this_process_chooses(alone, monkeypatch, why):
     found = with_library(made)
     assert here
     assert len(found.captured.calls) == 2
-
-
-def threads() -> set[str]:
-    return {each.name for each in Path("/proc/self/task").iterdir()}
-
-
-def test_nobody_has_to_ask_for_it():
-    before = threads()
-    ahead = foresight.Foresight(lambda: None)
-    del ahead
-    until = time.monotonic() + 30
-    while threads() - before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not threads() - before

@@ -9,7 +9,7 @@ import weft
 from testkit.afresh import chosen_afresh
 from weft.errors import VerificationError
 from weft.options import options
-from weft.plan.choose import region
+from weft.plan.choose import checked as checked_module
 from weft.run import stats
 from weft.verify import Aspect, Shown, Verdict
 
@@ -31,9 +31,9 @@ def test_what_is_kept_is_the_whole_verdict(name):
     assert Verdict.from_json(SAID[name].to_json()) == SAID[name]
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> region._Checked:
-    monkeypatch.setattr(region, "verify", lambda *_, **__: verdict)
-    return region._Checked(None, None)  # type: ignore[arg-type]
+def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> checked_module.Checked:
+    monkeypatch.setattr(checked_module, "verify", lambda *_, **__: verdict)
+    return checked_module.Checked(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["equal", "agrees", "without a number"])
@@ -66,7 +66,7 @@ def test_a_kernel_that_only_agrees_runs_and_says_so_warm_too(monkeypatch, tmp_pa
     x = torch.randn(5, 7)
     with weft.options(cache_dir=str(tmp_path)), chosen_afresh():
         with monkeypatch.context() as patch:
-            patch.setattr(region, "verify", lambda *_, **__: SAID["agrees"])
+            patch.setattr(checked_module, "verify", lambda *_, **__: SAID["agrees"])
             cold = weft.optimize(lambda x: torch.relu(x) + 1, (x,))
         before = stats.snapshot().cache_hits
         warm = weft.optimize(lambda x: torch.relu(x) + 1, (x,))

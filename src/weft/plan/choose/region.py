@@ -15,16 +15,15 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.options import current
+from weft.plan.choose.checked import Checked, VerdictsAhead
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
 from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
-from weft.run.cache import Json
 from weft.schedule import KernelNodes, Schedule
 from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
-from weft.verify import Verdict, verify
 
 Costs: TypeAlias = Callable[[], tuple[Cost, ...]]
 """Works out the cost of each launch of a program."""
@@ -84,6 +83,7 @@ def build_region(
     device: torch.device | None = None,
     demand: Demand = lambda _: NOT_JUDGED,
     ahead: Sequence[object] = (),
+    verdicts: VerdictsAhead | None = None,
 ) -> CompiledRegion:
     """Builds the kernels of what was selected, the fastest of several where the target times them on `device`.
 
@@ -92,12 +92,13 @@ def build_region(
         device: where candidates are timed, if anywhere.
         demand: has kernels judged before they serve. Where candidates were timed, the next takes the place of a wrong one.
         ahead: what `start_region` gave.
+        verdicts: of candidates, so far as they were begun.
 
     Raises:
         WrongKernelError: what `demand` raised.
         Others as `compile_region`.
     """
-    attempts = _Attempts(selection, demand)
+    attempts = _Attempts(selection, demand, verdicts)
 
     def closely() -> Selection:
         """Look at it, or at the same region anew where what was seen was not kept."""
@@ -125,7 +126,7 @@ def start_region(selection: Selection, device: torch.device | None) -> list[obje
     What fails here is not started, and fails again there.
     """
     chosen = selection.chosen
-    checked = _Checked(selection.program, chosen.applied, chosen.approximation)
+    checked = Checked(selection.program, chosen.applied, chosen.approximation)
     found: list[object] = []
     if current().verify != "always":  # each verdict would be computed twice
         with suppress(Exception):
@@ -137,8 +138,8 @@ def start_region(selection: Selection, device: torch.device | None) -> list[obje
 class _Attempts:
     """Candidates of a region built and judged, each once."""
 
-    def __init__(self, selection: Selection, demand: Demand) -> None:
-        self._selection, self._demand = selection, demand
+    def __init__(self, selection: Selection, demand: Demand, verdicts: VerdictsAhead | None) -> None:
+        self._selection, self._demand, self._verdicts = selection, demand, verdicts
         self._found: list[tuple[Candidate, CompiledRegion | VerificationError | WrongKernelError]] = []
 
     def made(self, candidate: Candidate) -> CompiledRegion:
@@ -163,7 +164,7 @@ class _Attempts:
 
     def _attempt(self, candidate: Candidate) -> CompiledRegion | VerificationError | WrongKernelError:
         try:
-            made = _built(self._selection, candidate)
+            made = _built(self._selection, candidate, self._verdicts)
             tell(CandidateBuilt(candidate.name, candidate.cost.predicted_seconds))
             judged = self._demand(made)
         except (VerificationError, WrongKernelError) as error:
@@ -171,9 +172,9 @@ class _Attempts:
         return replace(made, kernels=tuple(replace(kernel, judged=judged) for kernel in made.kernels))
 
 
-def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
+def _built(selection: Selection, chosen: Candidate, verdicts: VerdictsAhead | None) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
-    checked = _Checked(program, chosen.applied, chosen.approximation)
+    checked = Checked(program, chosen.applied, chosen.approximation, verdicts)
     chain = toolchain(example.target)
     costs = functools.cache(functools.partial(chain.costs, example, applied, chosen.schedule))  # for whoever asks
     specs = launch_specs(program, applied, chosen.schedule, example)
@@ -190,55 +191,7 @@ def _built(selection: Selection, chosen: Candidate) -> CompiledRegion:
     )
 
 
-class _Checked:
-    """The verdict of one candidate, computed at most once, and only when a kernel is not in the cache with it."""
-
-    def __init__(
-        self,
-        program: TensorProgram,
-        applied: BlockProgram,
-        approximation: Approximation | None = None,
-    ) -> None:
-        self.program, self.applied, self.approximation = program, applied, approximation
-        self.known: Verdict | None = None
-
-    def verdict(self) -> Verdict:
-        """Returns the verdict; raises VerificationError where the program is refuted or could not be run, which leaves
-        it no licence.
-        """
-        if self.known is None:
-            self.known = self._verified()
-        return _licensed(self.known)
-
-    def meta(self) -> dict[str, Json]:
-        """Returns the verdict as it is kept beside a kernel; raises as `verdict`."""
-        return {"verdict": self.verdict().to_json()}
-
-    def of(self, meta: Mapping[str, Json]) -> Verdict:
-        """Returns the verdict of a kernel that may come from the cache, with what was kept beside it; raises as `verdict`."""
-        if current().verify == "always" or self.known is not None:
-            return self.verdict()
-        try:
-            return _licensed(Verdict.from_json(meta["verdict"]))
-        except (LookupError, TypeError, ValueError):
-            return self.verdict()  # nothing that can be read was kept beside it
-
-    def _verified(self) -> Verdict:
-        applied, rounding = self.applied, self.approximation
-        trials, seed = current().verify_trials, current().seed
-        if rounding is None:
-            return verify(self.program, applied, trials, seed)
-        found = verify(rounding.program, rounding.without(applied), trials, seed)
-        return replace(found, reason=f"{found.reason}; checked without the roundings, which use the scale so far")
-
-
-def _licensed(verdict: Verdict) -> Verdict:
-    if not verdict.agrees:
-        raise VerificationError(f"the scheduled program does not compute what was written: {verdict}")
-    return verdict
-
-
-def _kernel(chain: Toolchain, spec: LaunchSpec, costs: Costs, checked: _Checked) -> Kernel:
+def _kernel(chain: Toolchain, spec: LaunchSpec, costs: Costs, checked: Checked) -> Kernel:
     built = chain.build(spec, checked.meta)
     cost = functools.partial(_cost, costs, spec.index)
     verdict = checked.of(built.made.meta)

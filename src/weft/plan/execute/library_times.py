@@ -29,10 +29,12 @@ class LibraryTimes:
     Attributes:
         recording: the calls, by number; None: nothing is timed.
         device: the GPU; None: nothing is timed.
+        measures: False in a process that must not use the GPU: what was not timed before is not known.
     """
 
     recording: Recording | None = None
     device: torch.device | None = None
+    measures: bool = True
     _calls: tuple[Call, ...] | None = None
     _known: dict[Hashable, float | None] = field(default_factory=dict[Hashable, "float | None"])
     _timer: GraphTimer | None = None
@@ -48,7 +50,7 @@ class LibraryTimes:
         call = self._calls[number]
         call = call.whole or call
         key = self._key(call, self.recording)
-        if key is None:
+        if key is None or (key not in self._known and not self.measures):
             return None
         if key not in self._known:
             self._known[key] = None

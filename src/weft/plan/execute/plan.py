@@ -152,7 +152,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     trace = list(made.steps)
     given = inputs_of(captured, program, arguments)
     begin(known, captured, program, given, {} if capturing() else classes_of(given))
-    ahead = foreseeing(captured, program, known, arguments)
+    times = LibraryTimes(captured.recording, known.device)
+    ahead = foreseeing(captured, program, known, times, arguments)
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -197,7 +198,6 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     fresh = Regions(
         known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying
     )  # without what is not needed any more
-    times = LibraryTimes(captured.recording, known.device)
     seconds = [region.measured_seconds for region in regions]
     worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
     with_library = functools.partial(_with_library, captured, worth_it, ahead) if matmuls else None

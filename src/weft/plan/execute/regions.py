@@ -19,6 +19,7 @@ from weft.masks import Sparsity
 from weft.options import current
 from weft.phases import phase
 from weft.pipeline import REGION
+from weft.plan.choose.checked import VerdictsAhead
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.refused import following
 from weft.plan.choose.region import CompiledRegion, build_region, start_region
@@ -40,7 +41,7 @@ from weft.plan.partition.schemes import Scheme, as_launched, cut_by, operators, 
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import launch_specs, toolchain
 from weft.plan.targets.bench import Judged
-from weft.plan.targets.candidates import Example, Selection
+from weft.plan.targets.candidates import Candidate, Example, Selection
 from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.lying import Lying, dense
 from weft.plan.targets.packed import unplaced
@@ -95,6 +96,7 @@ class Regions:
         default_factory=set[tuple[Form, "tuple[tuple[str, Lying], ...]"]]
     )
     _handed: dict[str, Lying] = field(default_factory=dict[str, Lying])
+    _verdicts: VerdictsAhead | None = None
     _waiting: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
 
     @phase("cuts")
@@ -213,7 +215,7 @@ class Regions:
     def settled(self, regions: Sequence[Region]) -> None:
         """Begins to build the kernels of `regions`, which the graph is cut into: compilers work while the rest is chosen."""
         if self.told is not None:
-            with suppress(OSError):  # no further process or thread to be had
+            with suppress(OSError, RuntimeError):  # no further process or thread to be had
                 self.told(regions)
         self._begin_kernels(regions)
 
@@ -240,16 +242,27 @@ class Regions:
         """
         known = self.layouts, self.target, None, self.constant, self.writes, None, self.masks, self.lying
         found = Regions(*known, builds=False, _forms=self._forms)
+        found._threads = self._threads  # whoever chooses in a child has one
         for region in cut:
             with suppress(WeftError):
                 found._begun[self._like(region).form] = []
         return found
 
     def go_on(self) -> None:
-        """Goes on with what was begun, for each region until its compilers have more to do, before any region is waited for."""
-        for ahead in self._begun.values():
+        """Goes on with what was begun, for each region until its compilers have more to do, before any region is waited for.
+
+        Then verdicts of the likeliest candidates are begun.
+        """
+        chain = toolchain(self.target)
+        likely: list[tuple[TensorProgram, Candidate]] = []
+        for form, ahead in self._begun.items():
             with suppress(Exception):  # `built` says what is wrong
-                toolchain(self.target).go_on(ahead)
+                leading, selection = chain.go_on(ahead), self._selected[form]
+                if leading is not None and isinstance(selection, Selection):
+                    likely.append((selection.program, leading))
+        if likely and are_side_by_side() and current().verify != "always":
+            with suppress(OSError, RuntimeError):  # no further process or thread to be had
+                self._verdicts = VerdictsAhead(likely)
 
     @property
     def launch_seconds(self) -> float:
@@ -288,6 +301,7 @@ class Regions:
                 self.device,
                 functools.partial(self._demand, prepared),
                 self._begun.get(prepared.form, ()),
+                self._verdicts,
             )
             self._begun.pop(prepared.form, None)
         made = self._built[prepared.form]

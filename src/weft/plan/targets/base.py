@@ -202,16 +202,20 @@ class Toolchain(ABC):
         del selection, device, meta
         yield from ()
 
-    def go_on(self, ahead: Sequence[object]) -> None:
+    def go_on(self, ahead: Sequence[object]) -> Candidate | None:
         """Does the part of `tuned` that has compilers work again, when it is done for several regions before any is built.
 
         Args:
             ahead: what `started` yielded for a region.
 
+        Returns:
+            the candidate that leads, whose program is likely to be taken; None where none was timed.
+
         Raises:
             WeftError: no candidate can be built.
         """
         del ahead
+        return None
 
     def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
         """Begins to build what other calls of kernels need than those that they were built for; yielded is what waits for it, to be

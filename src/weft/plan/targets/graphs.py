@@ -24,8 +24,9 @@ _WAKING = 0.1
 _AHEAD = 16
 # Timed calls of one of many; what is so much slower than the best after the first few has no more.
 _LEAST, _MOST, _SECONDS, _HOPELESS = 3, 15, 0.02, 1.3
-# Seconds without work after which a GPU's cycles are taken to be low; and when each was last seen to work, whoever timed it.
-_IDLE = 0.2
+# Seconds without work after which a GPU's cycles are taken to be low; and when each was last seen to work, whoever timed it. On an
+# H200 calls of 5.6 and 175 us took as long right after 0.2 to 4 seconds without work as after none.
+_IDLE = 2.0
 _idle_since: dict[torch.device, float] = {}
 # The stream that calls are captured on, by the number of the GPU: PyTorch keeps memory for its matmuls for each stream.
 _streams: dict[int, Any] = {}

@@ -153,18 +153,23 @@ def started(selection: Selection, device: torch.device | None) -> Iterator[objec
         yield from _begun(selection, candidate)
 
 
-def go_on(ahead: Sequence[object]) -> None:
+def go_on(ahead: Sequence[object]) -> Candidate | None:
     """Times the first round of a tuning that `started` has begun, and begins to compile the second one.
+
+    Returns:
+        the fastest candidate of the first round: the second one has its program with other warps and stages.
 
     Raises:
         WeftError: no candidate has kernels.
     """
-    for each in ahead:
-        if isinstance(each, Tuning):
-            try:
-                each.begin()
-            finally:
-                each.rest()
+    tuning = next((each for each in ahead if isinstance(each, Tuning)), None)
+    if tuning is None:
+        return None
+    try:
+        tuning.begin()
+    finally:
+        tuning.rest()
+    return tuning.leading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,6 +353,11 @@ class Tuning:
             others.sort(key=lambda c: (c.schedule.warps != one.warps) + (c.schedule.stages != one.stages))
             found += others[: search.variants]
         return found
+
+    @property
+    def leading(self) -> Candidate | None:
+        """The fastest candidate so far; None where none was timed."""
+        return next((candidate for candidate, _ in self._rounds.times), None)
 
     def rest(self) -> None:
         """Lets go of the memory that is needed to time, until it goes on."""
