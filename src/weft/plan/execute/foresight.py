@@ -1,8 +1,7 @@
 """The graph that a trial may ask for, with the library's matmuls: a child chooses for it while this process times and judges.
 
-Where a graph's kernels do not win clearly it is planned a second time (`weft.plan.measure.trial`). Which regions that plan has does
-not depend on what the first one's kernels take, but for which matmuls the library gets: a child takes these to be all that the
-model leaves to the library. Record 0067.
+Where a graph's kernels do not win clearly it is planned a second time (`weft.plan.measure.trial`). Which matmuls the library gets
+depends on what the first plan's kernels take; a child goes by their first times. Record 0067.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from weft.capture import Captured
 from weft.errors import WeftError
 from weft.options import current
-from weft.plan.execute.given import begin, inputs_of
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, lone_matmuls
 from weft.plan.execute.selections import Chosen, chosen_since, remember_all, remembered
-from weft.plan.partition.partition import Region
+from weft.plan.execute.writes import written_over
+from weft.plan.partition.partition import Region, Task
 from weft.plan.targets.graphs import capturing
 from weft.run.cache import CacheFolder
 from weft.run.meanwhile import Meanwhile
@@ -33,57 +31,65 @@ _NICE = 10
 """Compilers work for kernels that are wanted for certain: they have the processors first."""
 
 
-def foreseeing(
-    captured: Captured, program: TensorProgram, known: Regions, times: LibraryTimes, arguments: Sequence[Any]
+def foreseen(
+    captured: Captured, program: TensorProgram, stages: Sequence[Task], known: Regions, times: LibraryTimes
 ) -> Callable[[], None]:
-    """Have a child choose for the graph with the library's matmuls as soon as `known` tells what `program` is cut into.
+    """Have a child choose for the graph with the library's matmuls.
 
-    Returned is what waits for the child, and has this process know what it chose; it does nothing where nothing was begun: with few
+    Returned is what waits for the child, and has this process know what it chose. It does nothing where nothing is begun: with few
     processors, without a trial, or with no matmul that the library could take.
+
+    Args:
+        captured, program: the graph as written, and after the laws.
+        stages: what `program` is cut into.
+        known: of its regions, kernels of which were timed once.
+        times: of the library, which are taken where they are not known.
     """
-    begun: list[Meanwhile[list[Chosen]]] = []
-    trial = (
-        current().measure != "never"
-        and current().compile != "first"
-        and current().verify != "always"
-        and not capturing()
+    cut = [stage for stage in stages if isinstance(stage, Region)]
+    calls = (
+        {call for region in cut for call in lone_matmuls(captured, region)} if _may_be_asked(captured, known) else ()
     )
+    if not calls:
+        return _nothing
+    for call in calls:
+        times.of(call)
+    choose = partial(_choose, captured, program, cut, known, times)
+    try:
+        return Meanwhile([partial(_chosen, choose)], _taken).wait
+    except (OSError, RuntimeError):  # no further process or thread to be had
+        return _nothing
 
-    def cut(regions: Sequence[Region]) -> None:
-        calls = {call for region in regions for call in lone_matmuls(captured, region)}
-        for call in calls:
-            times.of(call)
-        if calls:
-            choose = partial(_choose, captured, program, regions, known, times, arguments)
-            begun.append(Meanwhile([partial(_chosen, choose)], _taken))
 
-    if trial and known.scheme is None and not captured.left and captured.leaving is not None and are_side_by_side():
-        known.told = cut
+def _may_be_asked(captured: Captured, known: Regions) -> bool:
+    """Tell whether a trial may ask for the graph with the library's matmuls, and a child can choose for it."""
+    now = current()
+    tried = now.measure != "never" and now.compile != "first" and known.scheme is None
+    again = captured.leaving is not None and not captured.left
+    return tried and again and now.verify != "always" and are_side_by_side() and not capturing()
 
-    def take() -> None:
-        for each in begun:
-            each.wait()
 
-    return take
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 def _choose(
-    captured: Captured,
-    program: TensorProgram,
-    cut: Sequence[Region],
-    known: Regions,
-    times: LibraryTimes,
-    arguments: Sequence[Any],
+    captured: Captured, program: TensorProgram, cut: Sequence[Region], known: Regions, times: LibraryTimes
 ) -> None:
     """Cut the graph with the library's matmuls and select for its regions, but for those that the graph without has too."""
     own, times.measures = known.to_choose(cut), False
-    calls = for_the_library(captured, program, cut, own, times, [None] * len(cut))
+    calls = for_the_library(captured, program, cut, own, times, list(map(known.leading_seconds, cut)))
     other = left_to_the_library(captured, calls)
     if other is None or other.program is None:
         return
     made = after_laws(other, own.target)
-    begin(own, other, made.program, inputs_of(other, made.program, arguments), known.masks)
+    # It has the same inputs, by the same names: of tensors on a GPU nothing can be asked here, not even a view.
+    own.begin(own.layouts, constant_sizes(other), written_over(other, made.program), own.masks, own.lying)
     own.stages(other.program, made)
+
+
+def constant_sizes(captured: Captured) -> frozenset[str]:
+    """Name the spaces of a graph that are as long at each call as in the example."""
+    return frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
 
 
 def _taken(_: int, found: Sequence[Chosen]) -> None:

@@ -9,22 +9,21 @@ from typing import Any
 
 import torch
 
-from weft.capture import Captured, Fallback, RuntimeNumber
+from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
 from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
 from weft.plan.choose.region import CompiledRegion
-from weft.plan.execute.foresight import foreseeing
-from weft.plan.execute.given import begin, inputs_of
+from weft.plan.execute.foresight import constant_sizes, foreseen
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
-from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, runner
+from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.sparsity import classes_of
-from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place
+from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place, written_over
 from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
@@ -32,6 +31,7 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of, home
 from weft.plan.targets.kernel import Kernel
+from weft.plan.targets.lying import Lying
 from weft.run.compiler import compiler_works
 from weft.target import Target
 from weft.tensor import passes
@@ -150,10 +150,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
-    given = inputs_of(captured, program, arguments)
-    begin(known, captured, program, given, {} if capturing() else classes_of(given))
-    times = LibraryTimes(captured.recording, known.device)
-    ahead = foreseeing(captured, program, known, times, arguments)
+    _begin(known, captured, program, _inputs(captured, program, arguments))
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -163,6 +160,8 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         known.go_on()
+        times = LibraryTimes(captured.recording, known.device)
+        ahead = foreseen(captured, program, stages, known, times)
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):
@@ -204,6 +203,15 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
+
+
+def _begin(known: Regions, captured: Captured, program: TensorProgram, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Tell what is known of the regions of a graph what it is called with."""
+    layouts = {name: _layout(t) for name, t in inputs.items()}
+    masks = {} if capturing() else classes_of(inputs)
+    constant = constant_sizes(captured)
+    lying = {name: lies for name, t in inputs.items() if (lies := Lying.of(t)) is not None}
+    known.begin(layouts, constant, written_over(captured, program), masks, lying)
 
 
 def running(
@@ -308,7 +316,23 @@ def _in_pytorch(captured: Captured, fallbacks: tuple[Fallback, ...], eager: Runn
     return Plan(captured, captured.program, (), fallbacks, eager)
 
 
+def _inputs(captured: Captured, program: TensorProgram, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors of the program's inputs, as its values are held: without dimensions of size 1."""
+    given = (*arguments, *captured.constants)
+    return {
+        node.name: without_units(given[index], kept_dims(node))
+        for node, index in zip(program.inputs, captured.arguments, strict=True)
+    }
+
+
 def _aliases(captured: TensorProgram, program: TensorProgram, call: str) -> dict[str, str]:
     """Return the new names of the values that the call `call` reads: laws merge equal values and rename."""
     old, new = (next(n for n in p.nodes if isinstance(n, Opaque) and n.call == call) for p in (captured, program))
     return {a: b for a, b in zip(old.uses, new.uses, strict=True) if a != b}
+
+
+def _layout(tensor: torch.Tensor) -> int | None:
+    """Return the dimension of `tensor` that has stride 1: the last such; None where there is none."""
+    if tensor.layout != torch.strided:
+        return None
+    return next((d for d in reversed(range(tensor.ndim)) if tensor.stride(d) == 1), None)

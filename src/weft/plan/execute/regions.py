@@ -41,7 +41,7 @@ from weft.plan.partition.schemes import Scheme, as_launched, cut_by, operators, 
 from weft.plan.progress import PieceWeighed, tell
 from weft.plan.targets import launch_specs, toolchain
 from weft.plan.targets.bench import Judged
-from weft.plan.targets.candidates import Candidate, Example, Selection
+from weft.plan.targets.candidates import Candidate, Example, Leading, Selection
 from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.lying import Lying, dense
 from weft.plan.targets.packed import unplaced
@@ -71,7 +71,6 @@ class Regions:
         scheme: says where graphs are cut; None: they are cut where that is predicted to be fastest.
         masks: the classes of those inputs of the graph that are masks, by name, where the example's elements are at hand.
         lying: how the inputs of the graph lie in memory at the example, by name, as far as that is known.
-        told: is told what the graph is cut into, once it is cut and before kernels are begun.
         builds: whether kernels are built; else they are only chosen.
     """
 
@@ -83,7 +82,6 @@ class Regions:
     scheme: Scheme | None = None
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
     lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
-    told: Callable[[Sequence[Region]], None] | None = None
     builds: bool = True
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
@@ -96,6 +94,7 @@ class Regions:
         default_factory=set[tuple[Form, "tuple[tuple[str, Lying], ...]"]]
     )
     _handed: dict[str, Lying] = field(default_factory=dict[str, Lying])
+    _leading: dict[Form, Leading] = field(default_factory=dict[Form, "Leading"])
     _verdicts: VerdictsAhead | None = None
     _waiting: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
 
@@ -123,7 +122,7 @@ class Regions:
         if found is not None:
             for stage in found[0].stages:
                 if isinstance(stage, Region):
-                    self._begin_kernels([stage])
+                    self.settled([stage])
             return found[0].stages
         if self.builds:
             toolchain(self.target).warm()
@@ -214,12 +213,6 @@ class Regions:
 
     def settled(self, regions: Sequence[Region]) -> None:
         """Begins to build the kernels of `regions`, which the graph is cut into: compilers work while the rest is chosen."""
-        if self.told is not None:
-            with suppress(OSError, RuntimeError):  # no further process or thread to be had
-                self.told(regions)
-        self._begin_kernels(regions)
-
-    def _begin_kernels(self, regions: Sequence[Region]) -> None:
         new: dict[Form, tuple[Prepared, Selection]] = {}
         for region in regions:
             with suppress(Exception):  # `built` says what is wrong
@@ -259,10 +252,18 @@ class Regions:
             with suppress(Exception):  # `built` says what is wrong
                 leading, selection = chain.go_on(ahead), self._selected[form]
                 if leading is not None and isinstance(selection, Selection):
-                    likely.append((selection.program, leading))
+                    self._leading[form] = leading
+                    likely.append((selection.program, leading.candidate))
         if likely and are_side_by_side() and current().verify != "always":
             with suppress(OSError, RuntimeError):  # no further process or thread to be had
                 self._verdicts = VerdictsAhead(likely)
+
+    def leading_seconds(self, region: Region) -> float | None:
+        """Returns what the fastest kernels of `region` took so far; None where none were timed."""
+        with suppress(WeftError):
+            found = self._leading.get(self._like(region).form)
+            return None if found is None else found.seconds
+        return None
 
     @property
     def launch_seconds(self) -> float:

@@ -24,7 +24,7 @@ from weft.errors import ProgramFileError, ScheduleError, TargetError, Unsupporte
 from weft.masks import with_full_blocks
 from weft.options import current
 from weft.plan.targets.bench import Bench, Judged, Serving
-from weft.plan.targets.candidates import Candidate, Example, Selection, Way, Ways
+from weft.plan.targets.candidates import Candidate, Example, Leading, Selection, Way, Ways
 from weft.plan.targets.choose import choose, in_segments, off_the_grid
 from weft.plan.targets.interface import dims_of
 from weft.run.cache import Json
@@ -202,7 +202,7 @@ class Toolchain(ABC):
         del selection, device, meta
         yield from ()
 
-    def go_on(self, ahead: Sequence[object]) -> Candidate | None:
+    def go_on(self, ahead: Sequence[object]) -> Leading | None:
         """Does the part of `tuned` that has compilers work again, when it is done for several regions before any is built.
 
         Args:

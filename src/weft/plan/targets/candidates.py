@@ -185,6 +185,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Leading:
+    """The candidate of a region that was the fastest so far, and the seconds that it took."""
+
+    candidate: Candidate
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """The candidate to build, of a region `program` at `example`.
 

@@ -19,7 +19,7 @@ from weft.errors import CompilerError, TargetError
 from weft.phases import phase
 from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.bench import Bench, Judged, Serving
-from weft.plan.targets.candidates import Candidate, Example, Selection
+from weft.plan.targets.candidates import Example, Leading, Selection
 from weft.plan.targets.home import of_device
 from weft.plan.targets.lying import Lying, as_lies
 from weft.plan.targets.triton.build import assembled_for, called, printed, tf32_allowed
@@ -100,7 +100,7 @@ class TritonGpu(Toolchain):
         del meta  # of what is only timed nothing is kept
         yield from started(selection, device)
 
-    def go_on(self, ahead: Sequence[object]) -> Candidate | None:
+    def go_on(self, ahead: Sequence[object]) -> Leading | None:
         return go_on(ahead)
 
     def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:

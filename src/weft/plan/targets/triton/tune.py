@@ -20,7 +20,7 @@ from weft.errors import WeftError
 from weft.options import current
 from weft.phases import phase
 from weft.plan.targets.base import Refused
-from weft.plan.targets.candidates import Candidate, Considered, Selection
+from weft.plan.targets.candidates import Candidate, Considered, Leading, Selection
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import built
@@ -153,7 +153,7 @@ def started(selection: Selection, device: torch.device | None) -> Iterator[objec
         yield from _begun(selection, candidate)
 
 
-def go_on(ahead: Sequence[object]) -> Candidate | None:
+def go_on(ahead: Sequence[object]) -> Leading | None:
     """Times the first round of a tuning that `started` has begun, and begins to compile the second one.
 
     Returns:
@@ -355,9 +355,9 @@ class Tuning:
         return found
 
     @property
-    def leading(self) -> Candidate | None:
+    def leading(self) -> Leading | None:
         """The fastest candidate so far; None where none was timed."""
-        return next((candidate for candidate, _ in self._rounds.times), None)
+        return next((Leading(*each) for each in self._rounds.times), None)
 
     def rest(self) -> None:
         """Lets go of the memory that is needed to time, until it goes on."""
