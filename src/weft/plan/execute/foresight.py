@@ -1,14 +1,14 @@
 """The graph that a trial may ask for, with the library's matmuls: a child chooses for it while this process times and judges.
 
 Where a graph's kernels do not win clearly it is planned a second time (`weft.plan.measure.trial`). Which matmuls the library gets
-depends on what the first plan's kernels take; a child goes by their first times. Record 0067.
+depends on what the first plan's kernels take; a child goes by their first times, and so does the plan. Record 0067.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from weft.capture import Captured
@@ -27,17 +27,22 @@ from weft.run.meanwhile import Meanwhile
 from weft.run.spread import are_side_by_side
 from weft.tensor.program import TensorProgram
 
-_NICE = 10
-"""Compilers work for kernels that are wanted for certain: they have the processors first."""
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a child found: the ATen calls that the library gets, and what was chosen for the graph that leaves them to it."""
+
+    calls: tuple[int, ...]
+    chosen: Sequence[Chosen]
 
 
 def foreseen(
     captured: Captured, program: TensorProgram, stages: Sequence[Task], known: Regions, times: LibraryTimes
-) -> Callable[[], None]:
+) -> Callable[[], Sequence[int] | None]:
     """Have a child choose for the graph with the library's matmuls.
 
-    Returned is what waits for the child, and has this process know what it chose. It does nothing where nothing is begun: with few
-    processors, without a trial, or with no matmul that the library could take.
+    Returned is what waits for the child, has this process know what it chose, and gives the calls that the library gets; None where
+    no child was begun, or it failed. None is begun with few processors, without a trial, or with no matmul for the library.
 
     Args:
         captured, program: the graph as written, and after the laws.
@@ -53,11 +58,16 @@ def foreseen(
         return _nothing
     for call in calls:
         times.of(call)
-    choose = partial(_choose, captured, program, cut, known, times)
     try:
-        return Meanwhile([partial(_chosen, choose)], _taken).wait
+        made = Meanwhile([partial(_choose, captured, program, cut, known, times)], _taken)
     except (OSError, RuntimeError):  # no further process or thread to be had
         return _nothing
+
+    def wait() -> Sequence[int] | None:
+        found = made.result(0)
+        return None if found is None else found.calls
+
+    return wait
 
 
 def _may_be_asked(captured: Captured, known: Regions) -> bool:
@@ -69,22 +79,22 @@ def _may_be_asked(captured: Captured, known: Regions) -> bool:
 
 
 def _nothing() -> None:
-    """Wait for nothing."""
+    """Give no calls."""
 
 
 def _choose(
     captured: Captured, program: TensorProgram, cut: Sequence[Region], known: Regions, times: LibraryTimes
-) -> None:
+) -> Foreseen:
     """Cut the graph with the library's matmuls and select for its regions, but for those that the graph without has too."""
-    own, times.measures = known.to_choose(cut), False
+    own, times.measures, before = known.to_choose(cut), False, remembered()
     calls = for_the_library(captured, program, cut, own, times, list(map(known.leading_seconds, cut)))
     other = left_to_the_library(captured, calls)
-    if other is None or other.program is None:
-        return
-    made = after_laws(other, own.target)
-    # It has the same inputs, by the same names: of tensors on a GPU nothing can be asked here, not even a view.
-    own.begin(own.layouts, constant_sizes(other), written_over(other, made.program), own.masks, own.lying)
-    own.stages(other.program, made)
+    if other is not None and other.program is not None:
+        made = after_laws(other, own.target)
+        # It has the same inputs, by the same names: of tensors on a GPU nothing can be asked here, not even a view.
+        own.begin(own.layouts, constant_sizes(other), written_over(other, made.program), own.masks, own.lying)
+        own.stages(other.program, made)
+    return Foreseen(tuple(calls), chosen_since(before))
 
 
 def constant_sizes(captured: Captured) -> frozenset[str]:
@@ -92,18 +102,10 @@ def constant_sizes(captured: Captured) -> frozenset[str]:
     return frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
 
 
-def _taken(_: int, found: Sequence[Chosen]) -> None:
+def _taken(_: int, found: Foreseen) -> None:
     """Remember what a child chose, for whoever selects for these regions next."""
-    remember_all(found)
+    remember_all(found.chosen)
     with suppress(WeftError):  # whoever needs the cache folder says what is wrong with it
         folder = CacheFolder()
-        for each in found:
+        for each in found.chosen:
             folder.lookup(each.key[0], counted=False)  # what a child keeps, this process has used
-
-
-def _chosen(choose: Callable[[], object]) -> list[Chosen]:
-    with suppress(OSError):
-        os.nice(_NICE)
-    before = remembered()
-    choose()
-    return chosen_since(before)

@@ -239,14 +239,14 @@ def must_not_repeat(captured: Captured, program: TensorProgram, in_place: frozen
 
 
 def _with_library(
-    captured: Captured, worth_it: Callable[[], Sequence[int]], ahead: Callable[[], None]
+    captured: Captured, worth_it: Callable[[], Sequence[int]], ahead: Callable[[], Sequence[int] | None]
 ) -> Captured | None:
     """Capture the graph again with the matmuls left to PyTorch's library that are worth a trial; None where none are.
 
-    `ahead` has this process know what was chosen for that graph meanwhile.
+    Those that a child found `ahead`, which has chosen for that graph; else those that are found now to be `worth_it`.
     """
-    ahead()
-    return left_to_the_library(captured, worth_it())
+    calls = ahead()
+    return left_to_the_library(captured, worth_it() if calls is None else calls)
 
 
 def _refused(scheme: Scheme, program: TensorProgram, region: Region, error: Exception) -> SchemeError:
