@@ -141,6 +141,15 @@ def test_dropout_stays_whole(weft):
     assert "random" in fallback.reason
 
 
+@pytest.mark.filterwarnings("ignore::weft.errors.LeftToPyTorchWarning")
+def test_a_mask_of_more_dimensions_than_the_query_is_pytorchs_error():
+    """Broadcast, it would give the result a dimension more."""
+    q, mask = torch.randn(1, 2, 5, 4), torch.ones(1, 1, 1, 5, 5, dtype=torch.bool)
+    attention = torch.compile(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), backend="weft")
+    with pytest.raises((RuntimeError, ValueError), match="broadcast shape"):
+        attention(q, mask)
+
+
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", ["tril", "triu"])
 @pytest.mark.parametrize("diagonal", [-3, -1, 0, 1, 2, 9])

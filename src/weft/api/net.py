@@ -27,7 +27,7 @@ _said: set[str] = set()
 _FILE = '''"""weft fails here and should not: {error}
 
 {trace}
-Run it with `python {name}`. Please report it; the inputs are random numbers of the same shapes, strides and element types.
+Run it with `python {name}`. Please report it; the inputs are random, of the same shapes, strides and element types; integers are 1.
 """
 
 {imports}
@@ -36,7 +36,12 @@ import weft
 
 def like(shape, stride, dtype, device):
     reach = sum((n - 1) * s for n, s in zip(shape, stride)) + 1 if 0 not in shape else 0
-    memory = torch.randn(reach, device=device) if dtype.is_floating_point or dtype.is_complex else torch.ones(reach, device=device)
+    if dtype == torch.bool:
+        memory = torch.rand(reach, device=device) < 0.5
+    elif dtype.is_floating_point or dtype.is_complex:
+        memory = torch.randn(reach, device=device)
+    else:  # where to read, perhaps: 1 is nearly always inside
+        memory = torch.ones(reach, device=device)
     return memory.to(dtype).as_strided(shape, stride)
 
 

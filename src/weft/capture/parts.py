@@ -33,7 +33,7 @@ def _attention(
 
     Heads that share keys and values are a dimension of their own beside that of the keys' heads.
     """
-    if dropout_p != 0.0:
+    if dropout_p != 0.0 or (attn_mask is not None and attn_mask.ndim > query.ndim):  # the latter is an error
         return NotImplemented
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         if key.shape[-3] != value.shape[-3] or query.shape[-3] % key.shape[-3]:

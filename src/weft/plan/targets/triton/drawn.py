@@ -71,12 +71,16 @@ def in_blocks(
         pairwise(reversed(EDGES)), pairwise(reversed(shares)), strict=True
     ):
         size, times = (-(-rows // edge), -(-columns // edge)), before // edge
-        # Of a block that is busy and not full, one of its own stays busy, so that it is one; others make up the share.
+        # Of a block that is busy and not full, one of its own stays busy, and another one not full; others make up the shares.
         within = share_before[0] - share_before[1]
         kept, whole = (max(0.0, min(1.0, (each - share_before[1]) / within)) if within > 0 else 1.0 for each in share)
         more = max(0.0, kept * times**2 - 1) / max(1, times**2 - 1)
-        inner = _one_of_each(busy, times, size) | (torch.rand(matrices, *size, device=device) < more)
-        inner_full = torch.rand(matrices, *size, device=device) < whole / max(kept, 1e-9)
+        one = _one_of_each(busy, times, size)
+        open_ = _one_of_each(busy & ~full, times, size) & ~one
+        inner = one | (torch.rand(matrices, *size, device=device) < more)
+        inner_full = (torch.rand(matrices, *size, device=device) < whole / max(kept, 1e-9)) & ~open_
+        if edge == EDGES[0]:  # an element that is True is a full block
+            inner &= ~open_
         busy, full = _repeated(busy, times, size) & inner, _repeated(full, times, size)
         busy, full = busy | full, full | (busy & inner_full)
     return busy.reshape(tuple(shape))
