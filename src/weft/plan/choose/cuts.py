@@ -156,7 +156,10 @@ class Cuts:
     def atoms(self) -> tuple[Atom, ...]:
         """Returns what is not cut, in a row, each after those whose values it waits for."""
         stages = linear(partition(self.program))
-        found = tuple(atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i))
+        uncut = [atom for i, stage in enumerate(stages) for atom in self._uncut(stage, i)]
+        if self.prices.fine:
+            self.prices.foreseen(self._asked_for(uncut), doubtful=True)
+        found = tuple(part for atom in uncut for part in self._with_kernels(atom))
         for name, old in self.writes.items():
             found = _readers_first(found, name, old)
         return found
@@ -222,33 +225,53 @@ class Cuts:
             found = self._joins[program] = joins(program)
         return found
 
-    def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
+    def _uncut(self, stage: Task, home: int) -> Iterator[Atom]:
+        """Yields the parts of a stage, which are atoms but for those that have no kernel."""
         if isinstance(stage, TorchCall):
-            return (Atom(stage, home),)
+            yield Atom(stage, home)
+            return
         parts = before_matmuls(self.program, stage) if self.prices.fine else (stage,)
-        return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
+        for part in parts:
+            yield from self._pieces(part, home, ())
 
-    def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
+    def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> Iterator[Atom]:
         """Cuts `region` into the parts that may have a kernel where it has none."""
         for split in (apart, before_reductions):
             parts = split(self.program, region)
             if len(parts) > 1:
-                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
-        if not self.prices.fine:
-            return (Atom(region, home, inside),)
-        parts, again = between_passes(self.program, region, self.prices.lengths(region))
+                for part in parts:
+                    yield from self._pieces(part, home, (*inside, region))
+                return
+        parts, again = (), frozenset[str]()
+        if self.prices.fine:
+            parts, again = between_passes(self.program, region, self.prices.lengths(region))
         self.again |= again
         if len(parts) > 1:
-            return tuple(atom for part in parts for atom in self._with_kernels(part, home, (*inside, region)))
-        return self._with_kernels(region, home, inside)
+            yield from (Atom(part, home, (*inside, region)) for part in parts)
+        else:
+            yield Atom(region, home, inside)
 
-    def _with_kernels(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
-        """Cuts `region` further where it has no kernel."""
-        for split in (beside_matmuls, before_wider):
-            parts = split(self.program, region)
-            if len(parts) > 1 and self.price(region) == inf:
-                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
-        return (Atom(region, home, inside),)
+    def _finer(self, region: Region) -> Iterator[tuple[Region, ...]]:
+        """Yields ways to cut `region` further where it has no kernel."""
+        cuts = (split(self.program, region) for split in (beside_matmuls, before_wider))
+        yield from (parts for parts in cuts if len(parts) > 1)
+
+    def _asked_for(self, uncut: Iterable[Atom]) -> Iterator[Region]:
+        """Yields the regions of which `_with_kernels` asks whether they have kernels."""
+        regions = dict.fromkeys(atom.stage for atom in uncut if isinstance(atom.stage, Region))
+        yield from (region for region in regions if any(True for _ in self._finer(region)))
+
+    def _with_kernels(self, atom: Atom) -> Iterator[Atom]:
+        """Cuts the region of `atom` further where it has no kernel."""
+        region = atom.stage
+        if isinstance(region, Region) and self.prices.fine:
+            parts = next((parts for parts in self._finer(region) if self.price(region) == inf), ())
+            for part in parts:
+                for piece in self._pieces(part, atom.home, (*atom.inside, region)):
+                    yield from self._with_kernels(piece)
+            if parts:
+                return
+        yield atom
 
 
 def _readers_first(atoms: tuple[Atom, ...], write: str, old: Collection[str]) -> tuple[Atom, ...]:

@@ -156,29 +156,37 @@ def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple
     """
     waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
     waiting.sort(key=lambda number: _long(settled[number][0].program), reverse=True)
-    tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
+    tasks = [functools.partial(_closely_alone, *settled[number]) for number in waiting]
     at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
     left = dict(enumerate(settled))
     with spreading(at_once) as coming:
         for number in sorted(left.keys() - set(waiting)):
             prepared, selection = left.pop(number)
-            yield number, selection if selection.close else _closely(prepared, selection, None)
-        for place, seen in coming:
-            yield waiting[place], _closely(*left.pop(waiting[place]), seen)
+            yield number, selection if selection.close else _closely(prepared, selection)
+        for place, (seen, key) in coming:
+            del left[waiting[place]]
+            _remember(key, seen)
+            CacheFolder().lookup(key[0], counted=False)  # what a child keeps, this process has used
+            yield waiting[place], seen
     for number, (prepared, selection) in left.items():
-        yield number, _closely(prepared, selection, None)
+        yield number, _closely(prepared, selection)
 
 
-def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:
+def _closely(prepared: Prepared, selection: Selection) -> Selection:
     try:
-        found = seen or looked_at_closely(selection)
+        found = looked_at_closely(selection)
     except WeftError:  # whoever builds it finds the same
         return selection
-    plain, brought = unplaced(found.program)
-    parts = key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program))
-    _remember((cache_key(parts), brought), found)
-    keep(parts, _to_keep(found), brought)
+    _remember(_keep_close(prepared, found), found)
     return found
+
+
+def _keep_close(prepared: Prepared, found: Selection) -> tuple[str, tuple[Any, ...]]:
+    """Keeps what was found for a region when more schedules were looked at; returns under which key this process remembers it."""
+    plain, brought = unplaced(found.program)
+    key = _Key(key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program)), brought)
+    keep(key.parts, _to_keep(found), brought)
+    return key.remembered
 
 
 def _to_keep(selection: Selection) -> Selection:
@@ -297,12 +305,13 @@ def _selected_alone(prepared: Prepared, key: _Key, *, closely: bool) -> tuple[Se
     return found if isinstance(found, Refusal) else replace(found, look_closely=None), close
 
 
-def _closely_alone(selection: Selection) -> Selection:
+def _closely_alone(prepared: Prepared, selection: Selection) -> tuple[Selection, tuple[str, tuple[Any, ...]]]:
+    """Looks closely in a child, and keeps what is found, which takes longer than to send it; raises as `_selected_alone`."""
     with noticed() as defects:
         found = looked_at_closely(selection)
     if defects:
         raise defects[0]
-    return found
+    return found, _keep_close(prepared, found)
 
 
 def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:
