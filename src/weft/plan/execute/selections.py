@@ -248,8 +248,8 @@ def select_side_by_side(
     keys = [_key_of(each) for each in regions]
     known = [_known(each, key) for each, key in zip(regions, keys, strict=True)]
     new = [n for n, found in enumerate(known) if found is None]
-    # What tells of others is begun first, and of the rest what takes longest.
-    new.sort(key=lambda n: (len(after[n]), -_long(regions[n].program)))
+    # First those that hold no others, which tell of those that do; and what takes longest before what takes less.
+    new.sort(key=lambda n: (bool(after[n]), -_long(regions[n].program)))
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
     closely = len(new) <= workers() and not doubtful
     with mmap(-1, max(1, len(regions))) as refused:
@@ -259,8 +259,17 @@ def select_side_by_side(
             functools.partial(_selected_unless, refused, n, after[n], regions[n], keys[n], closely=closely) for n in new
         ]
         made = spread(tasks)
+    refusals = {n: found for n, found in enumerate(known) if isinstance(found, Refusal)}
+    refusals |= {
+        n: each[0]
+        for n, each in zip(new, made, strict=True)
+        if isinstance(each, tuple) and isinstance(each[0], Refusal)
+    }
     for n, found in zip(new, made, strict=True):
-        if found is not None:
+        if isinstance(found, int):
+            if found in refusals:  # none of this form has kernels: others hold others of the form that was refused
+                _remember(keys[n].remembered, refusals[found])
+        elif found is not None:
             selection, close = found
             if isinstance(selection, Selection) and close is not None:
                 selection = replace(selection, look_closely=lambda close=close: close)
@@ -270,15 +279,16 @@ def select_side_by_side(
 
 def _selected_unless(
     refused: mmap, number: int, after: Collection[int], prepared: Prepared, key: _Key, *, closely: bool
-) -> tuple[Selection | Refusal, Selection | None] | None:
-    """Chooses in a child as `_selected_alone`, or for nothing where one of the regions `after` was refused meanwhile.
+) -> tuple[Selection | Refusal, Selection | None] | int:
+    """Chooses in a child as `_selected_alone`; where one of the regions `after` was refused meanwhile, returns its number instead.
 
     Args:
         refused: a byte for each region, which all children see: 1 where it was refused.
         number: of this region.
     """
-    if any(refused[each] for each in after):
-        return None
+    for each in after:
+        if refused[each]:
+            return each
     found = _selected_alone(prepared, key, closely=closely)
     refused[number] = isinstance(found[0], Refusal)
     return found
