@@ -9,15 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from testkit.block import paper
 from testkit.block.programs import axes, linear_relu
 from testkit.emit import special
 from testkit.schedules import fused
+from weft.block.copies import canonical
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
 from weft.cost import Launch, estimate_gpu, gpu, launches_of, resources, unfit
 from weft.cost.gpu_cycles import cycles_of
+from weft.cost.gpu_limits import is_staged, resources_of
 from weft.emit.triton import GRANULARITY
 from weft.errors import TargetError
+from weft.fuse.safety import make_safe
+from weft.plan.targets import toolchain
+from weft.plan.targets.triton.select import GpuWays
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.target import CPU, Target
 from weft.tensor import optable
@@ -222,3 +228,25 @@ def test_every_target_has_figures(target: str) -> None:
 def test_a_cpu_is_no_gpu() -> None:
     with pytest.raises(TargetError):
         estimate_gpu(linear(64, 64, 64), SIZES, CPU, Schedule(()))
+
+
+@pytest.mark.parametrize("arch", ["80", "90", "100"])
+def test_stages_do_not_matter_to_launches_without_loops_for_a_pipeline(arch: str) -> None:
+    """What such launches take and cost is worked out once: it is the same where it is worked out for each number of stages."""
+    target, seen = Target("cuda", arch), set[bool]()
+    for program in (linear_relu(DType.bfloat16), paper.attention(), paper.layernorm(), paper.rmsnorm()):
+        safe, sizes = canonical(make_safe(fused(program)).program), {space.name: 64 for space in program.spaces()}
+        for launch in (
+            each
+            for way in GpuWays(safe, sizes, {}, toolchain(target)).few()
+            for each in launches_of(way.applied, sizes)
+        ):
+            staged = is_staged(launch.work.body)
+            seen.add(staged)
+            for warps in (1, 4, 8):
+                needs = {resources_of(launch.work, gpu(target), warps, stages) for stages in (1, 2, 3, 5, 8)}
+                for_each = Launch(launch.work, launch.counted, launch.merges, _stages=[True])
+                costs = {for_each.cost(gpu(target), warps, stages) for stages in (1, 2, 3, 5, 8)}
+                assert {launch.cost(gpu(target), warps, stages) for stages in (1, 2, 3, 5, 8)} == costs
+                assert staged or len(needs) == len(costs) == 1
+    assert seen == {True, False}

@@ -19,7 +19,8 @@ from weft.plan.partition.partition import Region, Task, partition
 from weft.plan.targets.candidates import Example, Selection
 from weft.plan.targets.choose import off_the_grid
 from weft.schedule import LevelPlace, kernels
-from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram
+from weft.tensor.program import Contraction, Elementwise, Monoid, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, apply
 
 MACHINE = Machine.here(2)
 
@@ -190,3 +191,45 @@ def test_what_lies_between_passes_is_cut_further_where_it_has_no_kernel() -> Non
     ids = torch.randint(0, 3, (8, 1024))
     program = weft.optimize(masked, (ids, ids, torch.randn(8, 4, 1024, 64)), target="cuda:90", judge="off")
     assert not program.fallbacks
+
+
+@dataclass
+class Heard(Predicted):
+    """Prices that note which regions were asked for, and before which others these were told."""
+
+    def __post_init__(self) -> None:
+        self.told: list[set[str]] = []
+        self.asked: list[set[str]] = []
+
+    def selection(self, region: Region) -> Selection:
+        self.asked.append({n.name for n in region.program.nodes})
+        return super().selection(region)
+
+    def foreseen(self, regions: Iterable[Region], *, doubtful: bool = False) -> bool:
+        if not self.asked:
+            self.told += [{n.name for n in region.program.nodes} for region in regions]
+        return False
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_regions_that_are_cut_where_they_have_no_kernel_are_told_before_any_is_asked_for(possible):
+    """A mask of a matmul's result is made with it; in a kernel of its own where there is none that makes both."""
+    m, n, k = programs.axes("m", "n", "k")
+    product = programs.matmul("s", Use("x", (m, k)), Use("w", (k, n)), k)
+    mask = Elementwise("mask", (m, n), programs.F32, apply("exp", Arg(0)), (Use("b", (m, n)),))
+    both = Elementwise(
+        "out", (m, n), programs.F32, apply("add", Arg(0), Arg(1)), (Use("s", (m, n)), Use("mask", (m, n)))
+    )
+    inputs = programs.tensor("x", m, k), programs.tensor("w", k, n), programs.tensor("b", m, n)
+    program = TensorProgram(inputs, (product, mask, both), ("out",))
+    whole = {"s", "mask", "out"}
+
+    def impossible(region: TensorProgram) -> bool:
+        return not possible and {node.name for node in region.nodes} == whole
+
+    prices = Heard(program, 64, impossible=impossible, fine=True)
+    atoms = Cuts(program, prices).atoms()
+    assert prices.told == [whole]
+    assert prices.asked == [whole]
+    names = [{n.name for n in atom.stage.program.nodes} for atom in atoms if isinstance(atom.stage, Region)]
+    assert names == ([whole] if possible else [{"mask"}, {"s", "out"}])

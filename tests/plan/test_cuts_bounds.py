@@ -10,7 +10,8 @@ import pytest
 from testkit.block import programs
 from testkit.plan.covers import Invented
 from weft.cost import gpu, least_seconds
-from weft.plan.choose.cuts import _CROWDED, Cuts, crowded
+from weft.plan.choose.cuts import _CROWDED, Cuts
+from weft.plan.choose.joins import crowded
 from weft.plan.choose.select import select
 from weft.plan.partition.partition import Region
 from weft.plan.targets.candidates import Example

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from math import inf
 from mmap import mmap
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,25 +14,30 @@ import pytest
 import weft
 from testkit.block import programs
 from testkit.plan.covers import Invented
+from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
 from weft.plan.choose.refused import following
 from weft.plan.execute import selections
+from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, linear, partition, united
-from weft.plan.targets.candidates import Refusal, Selection
+from weft.plan.targets.candidates import Example, Refusal, Selection
+from weft.run import spread as spreading
+from weft.target import Target
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Node, TensorProgram, Use
 
 
-def matmuls(*, all_are_results: bool) -> TensorProgram:
+def matmuls(*, all_are_results: bool, name: str = "p") -> TensorProgram:
     """Three matmuls, one after the other, of which all are results, or the last."""
     m, wide = Axis("m", Space("M")), Axis("n0", Space("N0"))
     inputs, nodes, last = [programs.tensor("x", m, wide)], list[Node](), "x"
     for i in range(3):
         into = Axis(f"n{i + 1}", Space(f"N{i + 1}"))
         inputs.append(programs.tensor(f"w{i}", wide, into))
-        nodes.append(programs.matmul(f"p{i}", Use(last, (m, wide)), Use(f"w{i}", (wide, into)), wide))
-        last, wide = f"p{i}", into
-    return TensorProgram(tuple(inputs), tuple(nodes), ("p0", "p1", "p2") if all_are_results else (last,))
+        nodes.append(programs.matmul(f"{name}{i}", Use(last, (m, wide)), Use(f"w{i}", (wide, into)), wide))
+        last, wide = f"{name}{i}", into
+    every = tuple(node.name for node in nodes)
+    return TensorProgram(tuple(inputs), tuple(nodes), every if all_are_results else (last,))
 
 
 @dataclass
@@ -96,10 +102,31 @@ def test_children_leave_what_follows_from_a_refusal(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(selections, "_selected_alone", lambda number, *_, **__: (_REFUSED[number], None))
     with mmap(-1, 3) as refused:
         looked_at = [
-            selections._selected_unless(refused, n, after, cast("Any", n), cast("Any", None), closely=False) is not None
+            selections._selected_unless(refused, n, after, cast("Any", n), cast("Any", None), closely=False)
             for n, after in enumerate(((), (0,), (1,)))
         ]
-    assert looked_at == [True, False, True], "1 is left for the refusal of 0, and says nothing of 2"
+    assert looked_at == [(_REFUSED[0], None), 0, (None, None)], "1 is left for the refusal of 0, and says nothing of 2"
 
 
 _REFUSED = (Refusal("UnsupportedError", "does not fit", None, ""), None, None)
+
+
+def test_what_follows_is_known_of_all_regions_of_the_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Layers differ in names: of another one's region nothing would follow, and this process would look for kernels itself."""
+    asked: list[int] = []  # of this process; children have lists of their own
+
+    def refusing(program: TensorProgram, _: Example) -> Selection:
+        asked.append(len(program.nodes))
+        raise UnsupportedError("does not fit")
+
+    monkeypatch.setattr(selections, "select", refusing)
+    monkeypatch.setattr(spreading, "processors", lambda: 4)
+    selections._remembered.clear()
+    with weft.options(cache_dir=str(tmp_path)):
+        known = Regions({}, Target("cuda", "90"))
+        assert known.foreseen(regions(matmuls(all_are_results=True), ("p0", "p1"), ("p0", "p1", "p2")), doubtful=True)
+        others = regions(matmuls(all_are_results=True, name="q"), ("q0", "q1"), ("q0", "q1", "q2"))
+        for each in others:
+            with pytest.raises(UnsupportedError, match="does not fit"):
+                known.selection(each)
+    assert not asked

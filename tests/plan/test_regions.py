@@ -287,3 +287,33 @@ def test_compilers_begin_before_all_regions_are_looked_at(monkeypatch, tmp_path,
     first, second = (f"begun {known.prepared(Region(each)).program.outputs[0]}" for each in programs)
     expected = ["forked", "looked at 1", second, *([] if lost else ["looked at 0"]), first]
     assert happened == expected
+
+
+def test_a_child_keeps_what_it_finds_in_a_closer_look(monkeypatch, tmp_path):
+    """This process writes nothing of it, remembers it, and another one finds it in the cache."""
+    written: list[object] = []
+    keep = module.keep
+
+    def noted(parts, value, *rest):
+        written.append(value)  # of children this process sees nothing
+        keep(parts, value, *rest)
+
+    another_process()
+    monkeypatch.setattr(module, "keep", noted)
+    monkeypatch.setattr(spreading_module, "processors", lambda: 4)
+    monkeypatch.setattr(regions, "start_region", lambda *_: [])
+    several = [Region(gated()), Region(linear_relu())]
+    with weft.options(cache_dir=str(tmp_path)):
+        known = regions.Regions({}, Target("cuda", "90"))
+        for each in several:
+            form = known.prepared(each).form
+            known._selected[form] = replace(known.selection(each), look_closely=None)
+        del written[:]
+        known.settled(several)
+        assert not written
+        assert all(known.selection(each).close for each in several)
+        here = [module.selected_before(known.prepared(each)).chosen.schedule for each in several]
+        another_process()
+        fresh = regions.Regions({}, Target("cuda", "90"))
+        assert [fresh.selection(each).chosen.schedule for each in several] == here
+        assert all(fresh.selection(each).close for each in several)

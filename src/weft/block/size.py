@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.tensor.axes import Axis, Space
 
@@ -131,6 +132,14 @@ class Block(Protocol[N_co]):
     def valid(self) -> int:
         """Return how many elements it has."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SingleElements:
+    """The blocks of a loop that goes by single elements, side by side: where each begins."""
+
+    base: NDArray[np.int64]
+    valid: int = 1
 
 
 class CurrentBlocks(Protocol[N_co]):

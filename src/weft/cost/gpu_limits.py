@@ -152,6 +152,11 @@ def copied_ahead(region: LoopWork, gpu: Gpu, stages: int) -> bool:
     return lone and stages > 1 and bool(region.loads) and not any(load.matmuls for load in region.loads)
 
 
+def is_staged(body: LoopWork) -> bool:
+    """Tells whether a launch's stages may matter: it has a loop for a pipeline, or operands that loops inside read."""
+    return any(r.pipelined or any(load.matmuls and load.within for load in r.loads) for r in body.all())
+
+
 class Unit(Enum):
     """What multiplies blocks: what four warps share, which reads shared memory by itself; each warp's own; or the vector units."""
 

@@ -8,13 +8,14 @@ in flight, fill the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TypeAlias
 
 from weft.block.program import BlockProgram
 from weft.cost.estimate import Cost
+from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles, together
 from weft.cost.gpu_bytes import DeviceBytes, device_bytes, first_bytes, moved_bytes
 from weft.cost.gpu_cycles import SPECIAL
 from weft.cost.gpu_limits import (
@@ -23,6 +24,7 @@ from weft.cost.gpu_limits import (
     accesses,
     copied_ahead,
     excess,
+    is_staged,
     pipelined,
     resources_of,
     spilled_in,
@@ -58,8 +60,6 @@ _EXCHANGE_CYCLES, _WARP_ROWS = 300.0, 16
 _OPERAND_CYCLES = 1.6
 # Words of 4 bytes that shared memory reads or writes at once.
 _BANKS = 32
-# How well what bounds a launch as a whole overlaps: two bounds that are equal take 2 ** (1 / 4) as long as one.
-_OVERLAP = 4
 # Bytes that a spilled register moves each time: it is written and read.
 _SPILL_BYTES = 8
 
@@ -90,52 +90,6 @@ def estimate_gpu(
         warps = schedule.warps_of(merges=launch.merges)
         found.append(launch.cost(chip, warps, stages))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Seconds that a launch takes at least, without what starts it.
-
-    Attributes:
-        memory: to move what comes from memory and goes there (`weft.cost.device_bytes`).
-        arithmetic: to do all operations at full rate.
-        cache: to move all bytes from the second-level cache.
-        waves: of all waves of the grid, by what thread blocks wait for.
-    """
-
-    memory: float
-    arithmetic: float
-    cache: float
-    waves: float
-
-    @property
-    def seconds(self) -> float:
-        """The seconds that are predicted."""
-        bounds = (self.waves, max(self.memory, self.arithmetic), self.cache)
-        return sum(b**_OVERLAP for b in bounds) ** (1 / _OVERLAP)
-
-
-@dataclass(frozen=True, slots=True)
-class Cycles:
-    """Cycles of a thread block that is alone, in all its iterations: each part as if nothing else hid it."""
-
-    matmuls: float
-    waiting: float
-    vectors: float
-    accesses: float
-
-
-@dataclass(frozen=True, slots=True)
-class Breakdown:
-    """What the predicted time of a launch is made of; `launch_seconds` is the part of `predicted_seconds` that starts it."""
-
-    predicted_seconds: float
-    launch_seconds: float
-    bounds: Bounds
-    cycles: Cycles
-    found: Resources
-    warps: int
-    stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,20 +144,28 @@ class Launch:
     _asked: dict[str, _Asked] = field(default_factory=dict[str, "_Asked"], repr=False, compare=False)
     _costs: dict[_Setting, Cost] = field(default_factory=dict["_Setting", Cost], repr=False, compare=False)
     _needs: dict[_Setting, Resources] = field(default_factory=dict["_Setting", Resources], repr=False, compare=False)
+    _stages: list[bool] = field(default_factory=list[bool], repr=False, compare=False)
 
     def cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         """Estimates the cost on `chip`."""
-        key = chip.name, warps, stages
+        key = chip.name, warps, stages if self._staged else 1
         if key not in self._costs:
-            self._costs[key] = self._cost(chip, warps, stages)
+            self._costs[key] = self._cost(chip, *key[1:])
         return self._costs[key]
 
     def resources(self, chip: Gpu, warps: int, stages: int) -> Resources:
         """Estimates what it takes of `chip`."""
-        key = chip.name, warps, stages
+        key = chip.name, warps, stages if self._staged else 1
         if key not in self._needs:
-            self._needs[key] = resources_of(self.work, chip, warps, stages)
+            self._needs[key] = resources_of(self.work, chip, *key[1:])
         return self._needs[key]
+
+    @property
+    def _staged(self) -> bool:
+        """Whether it may matter how many iterations are in flight at once (`weft.cost.gpu_limits.is_staged`)."""
+        if not self._stages:
+            self._stages.append(is_staged(self.work.body))
+        return self._stages[0]
 
     def _cost(self, chip: Gpu, warps: int, stages: int) -> Cost:
         _, bounds, moved = _bounded(self, chip, warps, stages)
@@ -239,7 +201,7 @@ class Launch:
     def breakdown(self, chip: Gpu, warps: int, stages: int) -> Breakdown:
         """Lists what the predicted time is made of."""
         model, bounds, _ = _bounded(self, chip, warps, stages)
-        parts = [(region.runs, model.parts(region)) for region in self.work.body.all()]
+        parts = [(region.runs, model.parts(region, model.once(region))) for region in self.work.body.all()]
         matmuls, waiting, vectors, accesses = (sum(runs * own[i] for runs, own in parts) for i in range(4))
         cycles = Cycles(matmuls, waiting, vectors, accesses)
         predicted = chip.launch_seconds + bounds.seconds
@@ -297,11 +259,6 @@ def _scattered(region: LoopWork) -> float:
     return sum(each.bytes * (each.spread - 1) for each in region.stores)
 
 
-def _together(*bounds: float) -> float:
-    """Return what takes as long as several bounds that overlap, the more the further they are apart."""
-    return sum(bound**_OVERLAP for bound in bounds) ** (1 / _OVERLAP)
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     """Cycles of a multiprocessor's units that a thread block keeps busy, none of which two thread blocks have at once."""
@@ -327,6 +284,17 @@ class _Use:
 
 
 @dataclass(frozen=True, slots=True)
+class _Once:
+    """What is done in one run of a region: cycles of each matmul on its unit, of loads and stores for each warp, and of shared
+    memory in which warps combine what they have reduced.
+    """
+
+    matmuls: Sequence[tuple[float, Unit]]
+    copies: float
+    exchanged: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Model:
     """A launch on a chip.
 
@@ -349,8 +317,8 @@ class _Model:
         alone, use = alone + passing, use.plus(_Use(slots=passing))
         full, rest = divmod(work.thread_blocks, self.found.resident * self.chip.multiprocessors)
         last = ceil(rest / self.chip.multiprocessors)
-        cycles = full * _together(alone, self.found.resident * use.most)
-        cycles += _together(alone, last * use.most) if rest else 0.0
+        cycles = full * together(alone, self.found.resident * use.most)
+        cycles += together(alone, last * use.most) if rest else 0.0
         return cycles / self.chip.hertz
 
     def spills(self, region: LoopWork) -> float:
@@ -374,10 +342,10 @@ class _Model:
 
     def region(self, region: LoopWork) -> tuple[float, _Use]:
         """Computes the cycles that all runs of `region` in one thread block take when it is alone, and what they use."""
-        chip = self.chip
-        use = self.once(region)
+        chip, once = self.chip, self.once(region)
+        use = self.use(region, once)
         moving, memory = use.moving, self.memory * chip.hertz if region.loads else 0.0
-        busy = self.alone(region)
+        busy = sum(self.parts(region, once)) + chip.step_cycles  # alone, without waiting for memory
         if pipelined(region, self.stages) or copied_ahead(region, chip, self.stages):
             step, fill = max(busy, moving, memory / (self.stages - 1)), region.entries * (memory + moving)
         else:
@@ -390,43 +358,45 @@ class _Model:
             cycles, total = cycles + more, total.plus(used)
         return cycles, total
 
-    def once(self, region: LoopWork) -> _Use:
+    def once(self, region: LoopWork) -> _Once:
+        """Computes what units do in one run of `region`, without the loops inside."""
+        matmuls = [(self.matmul(p), unit_of(p, self.chip, self.warps)) for p in region.matmuls]
+        return _Once(matmuls, self.copies(region), sum(map(self.exchanged, region.reductions)))
+
+    def use(self, region: LoopWork, once: _Once) -> _Use:
         """Computes what one run of `region` keeps busy, without the loops inside."""
         chip = self.chip
-        matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
-        vectors = sum(cycles for cycles, unit in matmuls if unit is Unit.vector)
+        vectors = sum(cycles for cycles, unit in once.matmuls if unit is Unit.vector)
         issued, special = self.issued(region)
-        issued += self.copies(region) + _REDUCTION_SLOTS * len(region.reductions)
+        issued += once.copies + _REDUCTION_SLOTS * len(region.reductions)
         warps = self.warps * chip.warp / chip.lanes
         loaded = sum(load.bytes * load.spread * self.shares[load.name] for load in region.loads)
         return _Use(
-            sum(cycles for cycles, unit in matmuls if unit is not Unit.vector),
+            sum(cycles for cycles, unit in once.matmuls if unit is not Unit.vector),
             warps * issued + vectors,
             warps * special,
             (loaded + _scattered(region)) / chip.cache_width,
-            sum(map(self.exchanged, region.reductions)),
+            once.exchanged,
         )
 
-    def alone(self, region: LoopWork) -> float:
-        """Computes the cycles of one run of `region` in a thread block that is alone, without waiting for memory."""
-        return sum(self.parts(region)) + self.chip.step_cycles
-
-    def parts(self, region: LoopWork) -> tuple[float, float, float, float]:
-        """Lists the cycles of `alone`: of matmuls, of waiting for results, of elementwise work, of loads and stores."""
+    def parts(self, region: LoopWork, once: _Once) -> tuple[float, float, float, float]:
+        """Lists the cycles of one run of `region` in a thread block that is alone: of matmuls, of waiting for results, of
+        elementwise work, of loads and stores.
+        """
         chip, each = self.chip, self.warps_each
-        matmuls = [(self.matmul(p), unit_of(p, chip, self.warps)) for p in region.matmuls]
         # Warps of one scheduler wait for their own matmuls; those of the others are done meanwhile.
         own = sum(
             cycles if unit is Unit.vector else cycles / max(1.0, self.warps / chip.schedulers)
-            for cycles, unit in matmuls
+            for cycles, unit in once.matmuls
         )
-        passing = sum(
-            any(p.made) and unit is not Unit.warpgroup for p, (_, unit) in zip(region.matmuls, matmuls, strict=True)
+        units = (unit for _, unit in once.matmuls)
+        passing = sum(any(p.made) and unit is not Unit.warpgroup for p, unit in zip(region.matmuls, units, strict=True))
+        waiting = (
+            _MATMUL_CYCLES * len(once.matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
         )
-        waiting = _MATMUL_CYCLES * len(matmuls) + _PASSING_CYCLES * passing + _REDUCTION_CYCLES * len(region.reductions)
         shared = sum(r.multiplied and r.results < _WARP_ROWS * self.warps for r in region.reductions)
-        waiting += sum(map(self.exchanged, region.reductions)) + _EXCHANGE_CYCLES * shared
-        return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * self.copies(region)
+        waiting += once.exchanged + _EXCHANGE_CYCLES * shared
+        return own, waiting, max(chip.lone_warp, each) * self.vectors(region), each * once.copies
 
     def exchanged(self, reduction: BlockReduction) -> float:
         """Computes the cycles of shared memory in which warps combine what each of them has reduced.

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from weft.block.by_identity import ByIdentity
 from weft.block.check import body_types, infer, update_types
 from weft.block.places import Place
@@ -31,7 +33,7 @@ from weft.block.program import (
 )
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
-from weft.block.size import value
+from weft.block.size import SingleElements, value
 from weft.block.walk import copied, maps, operands, results, worked_axes
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
@@ -461,14 +463,14 @@ def _alike_segments(
     """
     if cut is None:
         return [(1, begin) for begin in begins]
+    here = {**scope, index: SingleElements(np.array(begins, dtype=np.int64))}
+    limits = [node.range.bounds(node.axis.space, node.tile) for node in cut]
+    lengths = [value(each.stop, sizes, here) - value(each.start, sizes, here) for each in limits]
+    columns = [np.broadcast_to(each, len(begins)).tolist() for each in lengths]
     groups: dict[tuple[int, ...], tuple[int, int]] = {}
-    for begin in begins:
-        here, lengths = {**scope, index: CurrentBlock(begin, 1)}, list[int]()
-        for node in cut:
-            limits = node.range.bounds(node.axis.space, node.tile)
-            lengths.append(value(limits.stop, sizes, here) - value(limits.start, sizes, here))
-        count, first = groups.get(tuple(lengths), (0, begin))
-        groups[tuple(lengths)] = count + 1, first
+    for begin, *alike in zip(begins, *columns, strict=True):
+        count, first = groups.get(tuple(alike), (0, begin))
+        groups[tuple(alike)] = count + 1, first
     return list(groups.values())
 
 

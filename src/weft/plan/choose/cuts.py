@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod
+from math import inf
 from typing import Protocol
 
 from weft.defects import note
 from weft.errors import ScheduleError, UnsupportedError
+from weft.plan.choose.joins import crowded, joins
 from weft.plan.choose.refused import RefusedRegions, RegionValues
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
 from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
@@ -26,7 +27,7 @@ from weft.plan.partition.partition import (
 )
 from weft.plan.partition.schemes import as_launched
 from weft.plan.targets.candidates import Selection
-from weft.tensor.program import Contraction, Lookup, Reduction, TensorProgram, axes_of, uses
+from weft.tensor.program import Contraction, Lookup, TensorProgram
 
 # A matmul in one kernel with the matmul that makes its operand must be predicted to save this share, and the launch besides:
 # the model is a model, and two kernels are what is known to work.
@@ -46,9 +47,9 @@ _MOST_NODES, _MOST_CONTRACTIONS = 40, 4
 # Matmuls of matmuls are not looked at in one kernel of a GPU where they would have to reach more than this of the machine's rates
 # to pay: lone ones are predicted to reach 0.89 at best, joined ones 0.42 (RMSNorm + SwiGLU of 8192 rows).
 _REACHED = 0.8
-# Where one has more columns than the largest block, what it reads is made again for each block of them, or few rows hold all sums:
-# where matmuls are what bounds them, such are predicted to reach 0.44 of the rates at best (25 sizes, from 1 to 65536 rows).
-_COLUMNS, _CROWDED = 256, 0.5
+# Where one has more columns than the largest block (`crowded`), what it reads is made again for each block of them, or few rows
+# hold all sums: where matmuls are what bounds them, such reach 0.44 of the rates at best, as predicted (25 sizes, 1 to 65536 rows).
+_CROWDED = 0.5
 # Seconds of a region that has no kernel, and no parts either: any other way is better, and where there is none, PyTorch runs it.
 _NONE = 1e3
 
@@ -156,7 +157,10 @@ class Cuts:
     def atoms(self) -> tuple[Atom, ...]:
         """Returns what is not cut, in a row, each after those whose values it waits for."""
         stages = linear(partition(self.program))
-        found = tuple(atom for i, stage in enumerate(stages) for atom in self._atoms(stage, i))
+        uncut = [atom for i, stage in enumerate(stages) for atom in self._uncut(stage, i)]
+        if self.prices.fine:
+            self.prices.foreseen(self._asked_for(uncut), doubtful=True)
+        found = tuple(part for atom in uncut for part in self._with_kernels(atom))
         for name, old in self.writes.items():
             found = _readers_first(found, name, old)
         return found
@@ -222,33 +226,53 @@ class Cuts:
             found = self._joins[program] = joins(program)
         return found
 
-    def _atoms(self, stage: Task, home: int) -> tuple[Atom, ...]:
+    def _uncut(self, stage: Task, home: int) -> Iterator[Atom]:
+        """Yields the parts of a stage, which are atoms but for those that have no kernel."""
         if isinstance(stage, TorchCall):
-            return (Atom(stage, home),)
+            yield Atom(stage, home)
+            return
         parts = before_matmuls(self.program, stage) if self.prices.fine else (stage,)
-        return tuple(atom for part in parts for atom in self._pieces(part, home, ()))
+        for part in parts:
+            yield from self._pieces(part, home, ())
 
-    def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
+    def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> Iterator[Atom]:
         """Cuts `region` into the parts that may have a kernel where it has none."""
         for split in (apart, before_reductions):
             parts = split(self.program, region)
             if len(parts) > 1:
-                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
-        if not self.prices.fine:
-            return (Atom(region, home, inside),)
-        parts, again = between_passes(self.program, region, self.prices.lengths(region))
+                for part in parts:
+                    yield from self._pieces(part, home, (*inside, region))
+                return
+        parts, again = (), frozenset[str]()
+        if self.prices.fine:
+            parts, again = between_passes(self.program, region, self.prices.lengths(region))
         self.again |= again
         if len(parts) > 1:
-            return tuple(atom for part in parts for atom in self._with_kernels(part, home, (*inside, region)))
-        return self._with_kernels(region, home, inside)
+            yield from (Atom(part, home, (*inside, region)) for part in parts)
+        else:
+            yield Atom(region, home, inside)
 
-    def _with_kernels(self, region: Region, home: int, inside: tuple[Region, ...]) -> tuple[Atom, ...]:
-        """Cuts `region` further where it has no kernel."""
-        for split in (beside_matmuls, before_wider):
-            parts = split(self.program, region)
-            if len(parts) > 1 and self.price(region) == inf:
-                return tuple(atom for part in parts for atom in self._pieces(part, home, (*inside, region)))
-        return (Atom(region, home, inside),)
+    def _finer(self, region: Region) -> Iterator[tuple[Region, ...]]:
+        """Yields ways to cut `region` further where it has no kernel."""
+        cuts = (split(self.program, region) for split in (beside_matmuls, before_wider))
+        yield from (parts for parts in cuts if len(parts) > 1)
+
+    def _asked_for(self, uncut: Iterable[Atom]) -> Iterator[Region]:
+        """Yields the regions of which `_with_kernels` asks whether they have kernels."""
+        regions = dict.fromkeys(atom.stage for atom in uncut if isinstance(atom.stage, Region))
+        yield from (region for region in regions if any(True for _ in self._finer(region)))
+
+    def _with_kernels(self, atom: Atom) -> Iterator[Atom]:
+        """Cuts the region of `atom` further where it has no kernel."""
+        region = atom.stage
+        if isinstance(region, Region) and self.prices.fine:
+            parts = next((parts for parts in self._finer(region) if self.price(region) == inf), ())
+            for part in parts:
+                for piece in self._pieces(part, atom.home, (*atom.inside, region)):
+                    yield from self._with_kernels(piece)
+            if parts:
+                return
+        yield atom
 
 
 def _readers_first(atoms: tuple[Atom, ...], write: str, old: Collection[str]) -> tuple[Atom, ...]:
@@ -437,55 +461,3 @@ class _Ahead:
     def foreseen(self, parts: Sequence[Subset]) -> None:
         stages = (self.graph.stage(part << self.first) for part in parts)
         self.graph.cuts.prices.foreseen((stage for stage in stages if isinstance(stage, Region)), doubtful=True)
-
-
-def joins(program: TensorProgram) -> tuple[int, int]:
-    """Counts the matmuls of `program` that read what others of them made: doubtful ones, and those that sum along what
-    was reduced before.
-    """
-    found = [whole_rows for _, whole_rows in _joined(program)]
-    return found.count(False), found.count(True)
-
-
-def crowded(program: TensorProgram, lengths: Mapping[str, int]) -> float:
-    """Returns the share of the multiplications that are in doubtful joins of many columns, and in what these read.
-
-    Args:
-        program: with a matmul at least.
-        lengths: elements of each space, by name.
-    """
-    matmuls = {node.name: node for node in program.nodes if isinstance(node, Contraction)}
-    work = {n: prod(a.space.size(lengths) for a in dict.fromkeys(axes_of(node))) for n, node in matmuls.items()}
-    made_of: dict[str, frozenset[str]] = {}
-    for node in program.nodes:
-        own = frozenset((node.name,)) if node.name in matmuls else frozenset[str]()
-        made_of[node.name] = own.union(*(made_of.get(v, ()) for v in uses(node)))
-    found: set[str] = set()
-    for node, whole_rows in _joined(program):
-        for read in (node.left, node.right):
-            columns = prod(a.space.size(lengths) for a in node.axes if a not in read.axes)
-            if not whole_rows and made_of.get(read.value) and columns > _COLUMNS:
-                found |= {node.name, *made_of[read.value]}
-    return sum(work[name] for name in found) / max(1, sum(work.values()))
-
-
-def _joined(program: TensorProgram) -> Iterator[tuple[Contraction, bool]]:
-    """Yields the matmuls that read what others made, each with whether it sums along what was reduced before."""
-    before: dict[str, bool] = {}
-    for node in program.nodes:
-        before[node.name] = isinstance(node, Contraction) or any(before.get(v, False) for v in uses(node))
-    for node in program.nodes:
-        if isinstance(node, Contraction) and any(before.get(v, False) for v in uses(node)):
-            summed = {a.space for a in node.over}
-            own = _reading(program, node.name)
-            known = {a.space for n in program.nodes if isinstance(n, Reduction) and n.name not in own for a in n.over}
-            yield node, not summed.isdisjoint(known)
-
-
-def _reading(program: TensorProgram, name: str) -> set[str]:
-    """Returns the values that depend on `name`."""
-    found = {name}
-    for node in program.nodes:
-        if not found.isdisjoint(uses(node)):
-            found.add(node.name)
-    return found

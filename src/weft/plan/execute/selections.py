@@ -184,29 +184,37 @@ def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple
     """
     waiting = [n for n, (_, selection) in enumerate(settled) if not selection.close and selection.look_closely is None]
     waiting.sort(key=lambda number: _long(settled[number][0].program), reverse=True)
-    tasks = [functools.partial(_closely_alone, settled[number][1]) for number in waiting]
+    tasks = [functools.partial(_closely_alone, *settled[number]) for number in waiting]
     at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
     left = dict(enumerate(settled))
     with spreading(at_once) as coming:
         for number in sorted(left.keys() - set(waiting)):
             prepared, selection = left.pop(number)
-            yield number, selection if selection.close else _closely(prepared, selection, None)
-        for place, seen in coming:
-            yield waiting[place], _closely(*left.pop(waiting[place]), seen)
+            yield number, selection if selection.close else _closely(prepared, selection)
+        for place, (seen, key) in coming:
+            del left[waiting[place]]
+            _remember(key, seen)
+            CacheFolder().lookup(key[0], counted=False)  # what a child keeps, this process has used
+            yield waiting[place], seen
     for number, (prepared, selection) in left.items():
-        yield number, _closely(prepared, selection, None)
+        yield number, _closely(prepared, selection)
 
 
-def _closely(prepared: Prepared, selection: Selection, seen: Selection | None) -> Selection:
+def _closely(prepared: Prepared, selection: Selection) -> Selection:
     try:
-        found = seen or looked_at_closely(selection)
+        found = looked_at_closely(selection)
     except WeftError:  # whoever builds it finds the same
         return selection
-    plain, brought = unplaced(found.program)
-    parts = key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program))
-    _remember((cache_key(parts), brought), found)
-    keep(parts, _to_keep(found), brought)
+    _remember(_keep_close(prepared, found), found)
     return found
+
+
+def _keep_close(prepared: Prepared, found: Selection) -> tuple[str, tuple[Any, ...]]:
+    """Keeps what was found for a region when more schedules were looked at; returns under which key this process remembers it."""
+    plain, brought = unplaced(found.program)
+    key = _Key(key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program)), brought)
+    keep(key.parts, _to_keep(found), brought)
+    return key.remembered
 
 
 def _to_keep(selection: Selection) -> Selection:
@@ -268,8 +276,8 @@ def select_side_by_side(
     keys = [_key_of(each) for each in regions]
     known = [_known(each, key) for each, key in zip(regions, keys, strict=True)]
     new = [n for n, found in enumerate(known) if found is None]
-    # What tells of others is begun first, and of the rest what takes longest.
-    new.sort(key=lambda n: (len(after[n]), -_long(regions[n].program)))
+    # First those that hold no others, which tell of those that do; and what takes longest before what takes less.
+    new.sort(key=lambda n: (bool(after[n]), -_long(regions[n].program)))
     # Of a few, each is likely to be looked at closely, which is done at once: the programs are at hand in the child.
     closely = len(new) <= workers() and not doubtful
     with mmap(-1, max(1, len(regions))) as refused:
@@ -279,8 +287,17 @@ def select_side_by_side(
             functools.partial(_selected_unless, refused, n, after[n], regions[n], keys[n], closely=closely) for n in new
         ]
         made = spread(tasks)
+    refusals = {n: found for n, found in enumerate(known) if isinstance(found, Refusal)}
+    refusals |= {
+        n: each[0]
+        for n, each in zip(new, made, strict=True)
+        if isinstance(each, tuple) and isinstance(each[0], Refusal)
+    }
     for n, found in zip(new, made, strict=True):
-        if found is not None:
+        if isinstance(found, int):
+            if found in refusals:  # none of this form has kernels: others hold others of the form that was refused
+                _remember(keys[n].remembered, refusals[found])
+        elif found is not None:
             selection, close = found
             if isinstance(selection, Selection) and close is not None:
                 selection = replace(selection, look_closely=lambda close=close: close)
@@ -290,15 +307,16 @@ def select_side_by_side(
 
 def _selected_unless(
     refused: mmap, number: int, after: Collection[int], prepared: Prepared, key: _Key, *, closely: bool
-) -> tuple[Selection | Refusal, Selection | None] | None:
-    """Chooses in a child as `_selected_alone`, or for nothing where one of the regions `after` was refused meanwhile.
+) -> tuple[Selection | Refusal, Selection | None] | int:
+    """Chooses in a child as `_selected_alone`; where one of the regions `after` was refused meanwhile, returns its number instead.
 
     Args:
         refused: a byte for each region, which all children see: 1 where it was refused.
         number: of this region.
     """
-    if any(refused[each] for each in after):
-        return None
+    for each in after:
+        if refused[each]:
+            return each
     found = _selected_alone(prepared, key, closely=closely)
     refused[number] = isinstance(found[0], Refusal)
     return found
@@ -325,12 +343,13 @@ def _selected_alone(prepared: Prepared, key: _Key, *, closely: bool) -> tuple[Se
     return found if isinstance(found, Refusal) else replace(found, look_closely=None), close
 
 
-def _closely_alone(selection: Selection) -> Selection:
+def _closely_alone(prepared: Prepared, selection: Selection) -> tuple[Selection, tuple[str, tuple[Any, ...]]]:
+    """Looks closely in a child, and keeps what is found, which takes longer than to send it; raises as `_selected_alone`."""
     with noticed() as defects:
         found = looked_at_closely(selection)
     if defects:
         raise defects[0]
-    return found
+    return found, _keep_close(prepared, found)
 
 
 def form_of(program: TensorProgram, example: Example, forms: Forms | None = None) -> Form:
