@@ -32,8 +32,10 @@ from weft.capture.nested import every_node, runnable
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
+from weft.capture.values import UNFLATTEN
 
 __all__ = [
+    "UNFLATTEN",
     "ArgumentPlace",
     "Captured",
     "Effect",
