@@ -22,7 +22,6 @@ from weft.capture.captured import (
     Told,
     in_order,
     laid_out,
-    with_dims,
     without_units,
 )
 from weft.capture.flags import as_read, carries_derivative
@@ -66,6 +65,5 @@ __all__ = [
     "refused_at_once",
     "runnable",
     "serves",
-    "with_dims",
     "without_units",
 ]

@@ -16,11 +16,11 @@ from weft.errors import Location
 from weft.plan.execute.nothing import added_up, as_written
 from weft.plan.execute.sizes import SizeSource, found
 from weft.plan.execute.steps import PlanStep, RegionStep, ViewStep
-from weft.plan.execute.strided import Strided, ValueText, derived
+from weft.plan.execute.strided import ShownDims, Strided, ValueText, as_it_is, derived
 from weft.run.launch import OutputSpec, PackedCall, call_lines, packing, tuple_of
-from weft.tensor.axes import Axis, Space
+from weft.tensor.axes import Space
 from weft.tensor.laws import View
-from weft.tensor.program import Node, TensorProgram
+from weft.tensor.program import TensorProgram
 
 
 @dataclass
@@ -29,19 +29,18 @@ class RegionText:
 
     Attributes:
         arguments: of the runner.
-        shown: the dimensions in which values go out.
+        forms: those in which values are shown, where that is not in their own dimensions alone.
         program: the whole program.
         threads: how many the kernels take that can be called without their launchers; one entry where all take as many.
         scope: the constants.
         lines: of the function.
         launches: which of the constants launch kernels: what each is called, and the user's lines.
-        going_out: variables that hold values as they go out.
         kinds: names of element types.
         values: how each value of the program is written.
     """
 
     arguments: list[str]
-    shown: Mapping[str, tuple[Axis | None, ...]]
+    forms: Mapping[str, ShownDims]
     program: TensorProgram
     threads: frozenset[int | None]
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -49,7 +48,6 @@ class RegionText:
     launches: dict[str, tuple[str, tuple[Location, ...]]] = field(
         default_factory=dict[str, "tuple[str, tuple[Location, ...]]"]
     )
-    going_out: dict[str, str] = field(default_factory=dict[str, str])
     kinds: dict[torch.dtype, str] = field(default_factory=dict[torch.dtype, str])
     values: ValueText = field(init=False)
 
@@ -78,8 +76,8 @@ class RegionText:
     def called(self, step: RegionStep, packed: Sequence[PackedCall]) -> None:
         """Writes calls of a region's kernels that are told where values lie, and of which each result is allocated here."""
         own = {inner: self.values[outer] for inner, outer in step.reads}
-        goes_out = {inner: outer for inner, outer in step.writes if outer in self.shown}
-        given, full = dict(own), self.full(step, {inner: lies.sizes for inner, lies in own.items()})
+        forms = {inner: self.forms[outer] for inner, outer in step.writes if outer in self.forms}
+        full = self.full(step, {inner: lies.sizes for inner, lies in own.items()})
         for kernel, call in zip(step.region.kernels, packed, strict=True):
             signature = call.signature
             reads = [own[name] for name in kernel.reads[: len(signature.inputs)]]
@@ -87,7 +85,7 @@ class RegionText:
             sizes = {n: passed[n] if i is None else reads[i].sizes[d] for n, i, d in signature.sizes}
             for number, (name, spec) in enumerate(zip(kernel.writes, signature.outputs, strict=True)):
                 if number not in signature.given:
-                    own[name] = self.allocated(spec, sizes, goes_out.get(name), step.region.program.values().get(name))
+                    own[name] = self.allocated(spec, sizes, forms.get(name))
             writes = [own[name] for name in kernel.writes]
             words = [*(each.address for each in (*reads, *writes)), *sizes.values()]
             words += [stride for each in reads for stride in each.strides]
@@ -97,26 +95,18 @@ class RegionText:
             self.lines.append("\n".join([f"if {full}:", *(f"    {line}" for line in lines)] if full else lines))
         if full:
             taken = tuple_of([own[name].tensor for name in step.region.program.outputs])
-            written = self.as_written(step, {name: lies.tensor for name, lies in given.items()})
+            written = self.as_written(step, {inner: self.values.text(outer) for inner, outer in step.reads})
             self.lines.append(f"if not {full}: {self.constant(_fill)}({taken}, {written})")
         for inner, outer in step.writes:
-            self.values.put(outer, own[inner])
+            self.values.put(outer, own[inner], forms.get(inner, as_it_is(len(own[inner].sizes))))
 
-    def allocated(self, spec: OutputSpec, sizes: Mapping[str, str], outer: str | None, node: Node | None) -> Strided:
-        """Writes the allocation of a kernel's result, in the dimensions in which it goes out if it does as the value `outer`."""
+    def allocated(self, spec: OutputSpec, sizes: Mapping[str, str], form: ShownDims | None) -> Strided:
+        """Writes the allocation of a kernel's result, a tensor in a form."""
         kind = getattr(torch, spec.dtype.name)
         if kind not in self.kinds:
             self.kinds[kind] = self.constant(kind)
         dims = [str(d) if isinstance(d, int) else sizes[d] for d in spec.dims]
-        out = (
-            ()
-            if outer is None or node is None
-            else _renamed(self.shown[outer], self.program.values()[outer].axes, node.axes)
-        )
-        made = self.values.allocated(dims, self.kinds[kind], spec.dtype.bytes, () if node is None else node.axes, out)
-        if outer is not None:
-            self.going_out[outer] = made.memory
-        return made
+        return self.values.allocated(dims, self.kinds[kind], spec.dtype.bytes, form)
 
     def launched(self, step: RegionStep) -> None:
         """Writes launches of a region's kernels that take tensors and give tensors."""
@@ -203,12 +193,6 @@ def _packed(step: RegionStep) -> list[PackedCall] | None:
     calls = [k.made.packed if k.launch is k.made.launch else None for k in step.region.kernels]
     found = [call for call in calls if call is not None]
     return found if len(found) == len(calls) else None
-
-
-def _renamed(dims: Sequence[Axis | None], axes: Sequence[Axis], others: Sequence[Axis]) -> tuple[Axis | None, ...]:
-    """Returns `dims`, in which a value with `axes` is shown, with the axes that it has where these are called `others`."""
-    names = dict(zip(axes, others, strict=True))
-    return tuple(None if axis is None else names[axis] for axis in dims)
 
 
 def _fill(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:

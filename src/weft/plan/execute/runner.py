@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd import profiler
+from torch.utils import _pytree as pytree
 
 from weft.capture import (
     UNFLATTEN,
@@ -22,10 +24,11 @@ from weft.capture import (
     FromProgram,
     FromSizes,
     OpaqueCall,
+    Operand,
+    RuntimeNumber,
     as_read,
     in_order,
     laid_out,
-    with_dims,
 )
 from weft.capture.memory import storage_of
 from weft.plan.execute.instead import REFUSALS, Instead
@@ -33,6 +36,7 @@ from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_
 from weft.plan.execute.profiled import Profiled
 from weft.plan.execute.region_text import RegionText, packed_threads
 from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
+from weft.plan.execute.strided import ShownDims
 from weft.run import forked
 from weft.run.launch import called_by_name, tuple_of
 from weft.tensor.axes import Axis
@@ -63,10 +67,12 @@ def runner(
     In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
-    text = _Text([f"a{i}" for i in range(arguments)], _shown(captured, program), program, packed_threads(steps))
+    text = _Text([f"a{i}" for i in range(arguments)], _forms(captured, program, steps), program, packed_threads(steps))
     text.held = [text.constant(tensor) for tensor in captured.constants]
     for node, index in zip(program.inputs, captured.arguments, strict=True):
-        text.values.held(node.name, text.given(index), node.dims or node.axes, node.dtype.bytes)
+        text.values.held(
+            node.name, text.given(index), node.axes, node.dtype.bytes, _form(node.axes, node.dims or node.axes)
+        )
     for step in steps:
         match step:
             case CallStep():
@@ -102,21 +108,52 @@ class _Text(RegionText):
             self.look(step.call, step.aliases, program)
             return
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
-        # Names of values are constants, never text: a user's own may read like a variable of the runner.
-        given = ", ".join(
-            f"{self.constant(value)}: {self.values.tensor(step.aliases.get(value, value))}" for value in step.call.reads
+        args = [self.argument(each, step.aliases) for each in step.call.args]
+        args += [f"{name}={self.argument(each, step.aliases)}" for name, each in step.call.kwargs.items()]
+        made, results = self.values.variable(), step.call.results
+        text = f"{self.constant(step.target)}({', '.join(args)})"
+        self.lines.append(
+            f"{made} = {text if _gives_one(step.call) else f'{self.constant(pytree.tree_leaves)}({text})'}"
         )
-        made = self.values.variable()
-        self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {self.given_all()})")
-        for result in step.call.results:
+        for number, result in enumerate(results):
             if result is None:
                 continue
-            given, node = f"{made}[{self.constant(result.value)}]", own.get(result.value)
+            text, node = made if _gives_one(step.call) else f"{made}[{number}]", own.get(result.value)
             if node is not None and not result.flagged and node.dtype is not DType.unknown:
                 kind = self.constant(getattr(torch, node.dtype.name))
-                given = f"{self.constant(as_read)}({given}, {kind}, {self.constant(node.call)})"
-            dims, itemsize = ((), 0) if node is None else (node.axes, node.dtype.bytes)
-            self.values.let(result.value, given, dims, itemsize)
+                text = f"{self.constant(as_read)}({text}, {kind}, {self.constant(node.call)})"
+            if node is not None:
+                self.values.let(result.value, text, node.axes, node.dtype.bytes, form_of(result))
+
+    def argument(self, leaf: Any, aliases: Mapping[str, str]) -> str:
+        """Writes an argument of a call into PyTorch; values and numbers may be within tuples, lists and dictionaries."""
+        match leaf:
+            case Operand():
+                return self.operand(leaf, aliases)
+            case RuntimeNumber() if leaf.tensors:
+                seen = [f"{self.constant(each)}: {self.operand(each, aliases)}" for each in leaf.tensors]
+                return f"{self.constant(leaf.value)}({self.given_all()}, {{{', '.join(seen)}}}.__getitem__)"
+            case RuntimeNumber():
+                return self.values.number(f"{self.constant(leaf.value)}({self.given_all()})", key=leaf)
+            case None | bool():
+                return repr(leaf)
+            case _:
+                leaves, spec = pytree.tree_flatten(leaf)
+                if len(leaves) == 1 and leaves[0] is leaf:
+                    return self.constant(leaf)
+                parts = f"[{', '.join(self.argument(each, aliases) for each in leaves)}]"
+                if type(leaf) is list and not any(
+                    isinstance(each, list | tuple | dict) for each in cast("list[Any]", leaf)
+                ):
+                    return parts
+                return f"{self.constant(pytree.tree_unflatten)}({parts}, {self.constant(spec)})"
+
+    def operand(self, operand: Operand, aliases: Mapping[str, str]) -> str:
+        """Writes a value as a call into PyTorch takes it."""
+        text = self.values.tensor(aliases.get(operand.value, operand.value), form_of(operand))
+        if operand.layout is None:
+            return text
+        return f"{self.constant(laid_out)}({text}, {self.constant(operand.layout)}, {self.given_all()})"
 
     def look(self, call: OpaqueCall, aliases: Mapping[str, str], program: TensorProgram) -> None:
         """Says where a value lies in other dimensions, and writes PyTorch's view of it where only PyTorch knows."""
@@ -133,17 +170,7 @@ class _Text(RegionText):
 
     def output(self, program: TensorProgram, index: int) -> str:
         """Writes an output of the program with the dimensions that the user sees."""
-        (axes, dims), name = _output_axes(program, index), program.outputs[index]
-        if name in self.going_out and self.shown[name] == dims:
-            return self.going_out[name]
-        if dims == axes:
-            return self.values.tensor(name)
-        text = self.values.with_dims(name, axes, dims)
-        if text is None:
-            text = (
-                f"{self.constant(with_dims)}({self.values.tensor(name)}, {self.constant(axes)}, {self.constant(dims)})"
-            )
-        return text
+        return self.values.tensor(program.outputs[index], _form(*_output_axes(program, index)))
 
     def ordered(
         self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None, *, anyhow: bool
@@ -289,10 +316,32 @@ def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor
     return tensor.clone() if any(storage_of(other) == memory for other in others) else tensor
 
 
-def _shown(captured: Captured, program: TensorProgram) -> dict[str, tuple[Axis | None, ...]]:
-    """Returns the dimensions in which values go out as the user sees them, the first time."""
-    found: dict[str, tuple[Axis | None, ...]] = {}
+def _form(axes: Sequence[Axis], dims: Sequence[Axis | None]) -> ShownDims:
+    """Returns the form of a tensor with `dims` that shows a value with `axes`."""
+    return tuple(None if axis is None else axes.index(axis) for axis in dims)
+
+
+def form_of(operand: Operand) -> ShownDims:
+    """Returns the form of a tensor that goes into a call or comes out of it."""
+    order = iter(operand.order if operand.order is not None else range(sum(operand.kept)))
+    return tuple(next(order) if kept else None for kept in operand.kept)
+
+
+def _forms(captured: Captured, program: TensorProgram, steps: Iterable[PlanStep]) -> dict[str, ShownDims]:
+    """Returns for values that go out, or that PyTorch reads, the form of the first tensor that is wanted."""
+    found: dict[str, ShownDims] = {}
     for result in captured.results:
         if isinstance(result, FromProgram):
-            found.setdefault(program.outputs[result.index], _output_axes(program, result.index)[1])
+            found.setdefault(program.outputs[result.index], _form(*_output_axes(program, result.index)))
+    for step in steps:
+        if isinstance(step, CallStep) and not step.call.look:
+            for leaf in pytree.tree_leaves((step.call.args, step.call.kwargs)):
+                if isinstance(leaf, Operand):
+                    found.setdefault(step.aliases.get(leaf.value, leaf.value), form_of(leaf))
     return found
+
+
+def _gives_one(call: OpaqueCall) -> bool:
+    """Tells whether a call gives just one tensor, and no list of them."""
+    returns = cast("Any", call.target)._schema.returns if isinstance(call.target, OpOverload) else ()  # noqa: SLF001 - no public name
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-
-import torch
+from typing import Any
 
 from weft.capture import Effect, OpaqueCall
 from weft.errors import Location
@@ -32,12 +31,10 @@ class CallStep:
     in_place: bool = False
 
     @property
-    def run(self) -> Callable[..., Mapping[str, torch.Tensor]]:
-        """Takes values by name and the graph's arguments, gives results by name."""
+    def target(self) -> Callable[..., Any]:
+        """What is called with the call's arguments."""
         target = self.call.target
-        if not isinstance(target, Effect):
-            return self.call.run
-        return replace(self.call, target=replace(target, in_place=self.in_place)).run
+        return replace(target, in_place=self.in_place) if isinstance(target, Effect) else target
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from weft.run.launch import contiguous, tuple_of
 from weft.tensor.axes import Axis, Space
@@ -25,7 +26,6 @@ class Strided:
         sizes, strides: of its dimensions, in elements.
         itemsize: bytes of an element.
         start: elements from the first of `memory` to its own first.
-        whole: `memory` has just these dimensions.
         dense: it is known to be contiguous.
     """
 
@@ -34,7 +34,6 @@ class Strided:
     strides: tuple[str, ...]
     itemsize: int
     start: str = "0"
-    whole: bool = False
     dense: bool = False
 
     @property
@@ -45,8 +44,6 @@ class Strided:
     @property
     def tensor(self) -> str:
         """A tensor that shows it."""
-        if self.whole:
-            return self.memory
         start = plus(f"{self.memory}.storage_offset()", self.start)
         return f"{self.memory}.as_strided({tuple_of(self.sizes)}, {tuple_of(self.strides)}, {start})"
 
@@ -56,13 +53,22 @@ class Strided:
             return None
         sizes = *self.sizes[:first], times(*self.sizes[first : last + 1]), *self.sizes[last + 1 :]
         strides = *self.strides[:first], *self.strides[last:]
-        return replace(self, sizes=sizes, strides=strides, whole=self.whole and first == last)
+        return replace(self, sizes=sizes, strides=strides)
 
     def unflattened(self, dim: int, inner: Sequence[int]) -> Strided:
         """Return it with a dimension as one of the sizes that are left, and `inner`."""
         steps = [times(self.strides[dim], *map(str, inner[place:])) for place in range(len(inner) + 1)]
         sizes = *self.sizes[:dim], f"{self.sizes[dim]} // {math.prod(inner)}", *map(str, inner), *self.sizes[dim + 1 :]
-        return replace(self, sizes=sizes, strides=(*self.strides[:dim], *steps, *self.strides[dim + 1 :]), whole=False)
+        return replace(self, sizes=sizes, strides=(*self.strides[:dim], *steps, *self.strides[dim + 1 :]))
+
+
+ShownDims: TypeAlias = tuple[int | None, ...]
+"""How a tensor shows a value: for each dimension of the tensor which of the value's that is, None for one of size 1 of its own."""
+
+
+def as_it_is(rank: int) -> ShownDims:
+    """Return the form of a tensor with a value's own dimensions."""
+    return tuple(range(rank))
 
 
 @dataclass
@@ -74,9 +80,8 @@ class ValueText:
     """
 
     lines: list[str]
-    _tensors: dict[str, tuple[str, tuple[Axis | None, ...], int]] = field(
-        default_factory=dict[str, "tuple[str, tuple[Axis | None, ...], int]"]
-    )
+    _tensors: dict[str, dict[ShownDims, str]] = field(default_factory=dict[str, "dict[ShownDims, str]"])
+    _given: dict[str, tuple[tuple[Axis, ...], int]] = field(default_factory=dict[str, "tuple[tuple[Axis, ...], int]"])
     _known: dict[str, Strided] = field(default_factory=dict[str, Strided])
     _lengths: dict[Space, str] = field(default_factory=dict[Space, str])
     _numbers: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
@@ -106,7 +111,45 @@ class ValueText:
         """Return `lies` with sizes and strides that are names or numbers."""
         return replace(lies, sizes=tuple(map(self.number, lies.sizes)), strides=tuple(map(self.number, lies.strides)))
 
-    def length(self, space: Space, text: str) -> str:
+    def let(self, value: str, text: str, axes: Sequence[Axis], itemsize: int, form: ShownDims | None = None) -> None:
+        """Compute a tensor that shows a value. Arguments as of `held`."""
+        variable = self.variable()
+        self.lines.append(f"{variable} = {text}")
+        self.held(value, variable, axes, itemsize, form)
+
+    def held(
+        self, value: str, variable: str, axes: Sequence[Axis], itemsize: int, form: ShownDims | None = None
+    ) -> None:
+        """Say that a variable holds a tensor which is not weft's: how it lies is asked for when it is run.
+
+        Args:
+            value, axes: the value, and its dimensions.
+            variable: of the tensor.
+            itemsize: bytes of an element.
+            form: the tensor's; None: the value's own dimensions.
+        """
+        self._tensors[value] = {as_it_is(len(axes)) if form is None else form: variable}
+        self._given[value] = tuple(axes), itemsize
+
+    def put(self, value: str, lies: Strided, form: ShownDims | None = None) -> None:
+        """Say where a value lies; `form`: that of the tensor whose memory it is, where that shows the value and nothing else."""
+        self._known[value] = lies
+        self._tensors[value] = {} if form is None else {form: lies.memory}
+
+    def __getitem__(self, value: str) -> Strided:
+        """Find where a value lies: sizes and strides of a tensor are read when they are first asked for."""
+        if value not in self._known:
+            ((form, variable),) = list(self._tensors[value].items())[:1]
+            axes, itemsize = self._given[value]
+            places = [form.index(d) for d in range(len(axes))]
+            sizes = [self._length(axis.space, f"{variable}.shape[{p}]") for axis, p in zip(axes, places, strict=True)]
+            strides = {p: f"{variable}s{p}" for p in places}
+            if strides:
+                self.lines.append(f"{tuple_of([strides.get(p, '_') for p in range(len(form))])} = {variable}.stride()")
+            self._known[value] = Strided(variable, tuple(sizes), tuple(strides[p] for p in places), itemsize)
+        return self._known[value]
+
+    def _length(self, space: Space, text: str) -> str:
         """Name the size of a space, which `text` computes unless it is fixed or was asked for before."""
         if space.fixed is not None:
             return str(space.fixed)
@@ -114,63 +157,45 @@ class ValueText:
             self._lengths[space] = self.number(text)
         return self._lengths[space]
 
-    def let(self, value: str, text: str, dims: Sequence[Axis | None], itemsize: int) -> str:
-        """Compute the tensor of a value, and return its variable. Arguments as of `held`."""
-        variable = self.variable()
-        self.lines.append(f"{variable} = {text}")
-        self.held(value, variable, dims, itemsize)
-        return variable
-
-    def held(self, value: str, variable: str, dims: Sequence[Axis | None], itemsize: int) -> None:
-        """Say that a variable holds the tensor of a value, with `dims`, None for one of size 1 that the value does not have."""
-        self._tensors[value] = variable, tuple(dims), itemsize
-
-    def put(self, value: str, operand: Strided) -> None:
-        """Say where a value lies."""
-        self._known[value] = operand
-
-    def __getitem__(self, value: str) -> Strided:
-        """Find where a value lies: sizes and strides of a tensor are read when they are first asked for."""
-        if value not in self._known:
-            variable, dims, itemsize = self._tensors[value]
-            own = [(d, axis) for d, axis in enumerate(dims) if axis is not None]
-            sizes = tuple(self.length(axis.space, f"{variable}.shape[{d}]") for d, axis in own)
-            strides = tuple(f"{variable}s{d}" for d, _ in own)
-            if own:
-                kept = dict(zip((d for d, _ in own), strides, strict=True))
-                self.lines.append(f"{tuple_of([kept.get(d, '_') for d in range(len(dims))])} = {variable}.stride()")
-            self._known[value] = Strided(variable, sizes, strides, itemsize, whole=len(own) == len(dims))
-        return self._known[value]
-
     def dense(self, value: str) -> bool:
         """Tell whether a value is known to be contiguous."""
         return value in self._known and self._known[value].dense
 
-    def tensor(self, value: str) -> str:
-        """Name a tensor that is the value; it is made where there is none."""
-        if value in self._tensors:
-            variable, dims, itemsize = self._tensors[value]
-            if None in dims:
-                kept = [axis for axis in dims if axis is not None]
-                variable = self.let(
-                    value, f"{variable}[{', '.join('0' if axis is None else ':' for axis in dims)}]", kept, itemsize
-                )
-            return variable
-        own = self._known[value]
-        if not own.whole:
-            variable = self.variable()
-            self.lines.append(f"{variable} = {own.tensor}")
-            self._known[value] = own = replace(own, memory=variable, start="0", whole=True)
-        return own.memory
+    def tensor(self, value: str, form: ShownDims | None = None) -> str:
+        """Name a tensor that shows a value in a form, its own where that is None; it is made where there is none."""
+        if form is None:
+            form = as_it_is(len(self._given[value][0] if value in self._given else self._known[value].sizes))
+        made = self._tensors[value]
+        if form not in made:
+            text = self._seen(*next(iter(made.items())), form) if value in self._given else self.text(value, form)
+            made[form] = self.variable()
+            self.lines.append(f"{made[form]} = {text}")
+        return made[form]
+
+    def text(self, value: str, form: ShownDims | None = None) -> str:
+        """Write a tensor that shows a value in a form, and leave it without a name."""
+        lies = self[value]
+        form = as_it_is(len(lies.sizes)) if form is None else form
+        return self._tensors[value].get(form) or self._with_units(lies, form).tensor
+
+    def _seen(self, before: ShownDims, variable: str, form: ShownDims) -> str:
+        """Write how PyTorch shows in one form what a tensor shows in another."""
+        if None in before:
+            variable = f"{variable}[{', '.join('0' if d is None else ':' for d in before)}]"
+        left, order = [d for d in before if d is not None], [d for d in form if d is not None]
+        if left != order:
+            variable = f"{variable}.permute({tuple_of([str(left.index(d)) for d in order])})"
+        if None in form:
+            variable = f"{variable}[{', '.join('None' if d is None else ':' for d in form)}]"
+        return variable
 
     def view(self, view: View, sizes: Sequence[str]) -> Strided | None:
         """Find where a view of a value lies. None where it must be made: an index runs backwards, or its first element is one
         that a tensor without elements does not have.
         """
         source = self[view.source]
-        if view.backwards or (
-            any(not i.terms for i in view.index) and not all(n.isdigit() and int(n) for n in source.sizes)
-        ):
+        filled = all(n.isdigit() and int(n) for n in source.sizes)
+        if view.backwards or (any(not i.terms for i in view.index) and not filled):
             return None
         steps: dict[Axis, list[str]] = {axis: [] for axis in view.axes}
         start = [source.start]
@@ -183,44 +208,29 @@ class ValueText:
         strides = tuple(plus(*terms) for terms in steps.values())
         return Strided(source.memory, tuple(sizes), strides, source.itemsize, plus(*start))
 
-    def allocated(
-        self,
-        sizes: Sequence[str],
-        kind: str,
-        itemsize: int,
-        axes: Sequence[Axis] = (),
-        dims: Sequence[Axis | None] = (),
-    ) -> Strided:
+    def allocated(self, sizes: Sequence[str], kind: str, itemsize: int, form: ShownDims | None) -> Strided:
         """Allocate a value that a kernel is to write, contiguous.
 
         Args:
             sizes: of its dimensions.
             kind: its element type.
             itemsize: bytes of an element.
-            axes: of its dimensions, and
-            dims: those that the tensor shall have, None for one of size 1, where they are not just the axes.
+            form: of the tensor; None: the value's own dimensions.
         """
         strides = tuple(self.number(stride) for stride in contiguous(sizes))
-        made = Strided(self.variable(), tuple(sizes), strides, itemsize, whole=True, dense=True)
-        shown = self._with_units(made, axes, dims) if dims else made
+        made = Strided(self.variable(), tuple(sizes), strides, itemsize, dense=True)
+        shown = made if form is None else self._with_units(made, form)
         given = f"{tuple_of(shown.sizes)}, {tuple_of(shown.strides)}, dtype={kind}, device=cpu"
         self.lines.append(f"{made.memory} = allocate({given})")
-        return replace(made, whole=shown == made)
+        return made
 
-    def with_dims(self, value: str, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> str | None:
-        """Write a tensor that is the value, whose dimensions are `axes`, with `dims`; None where PyTorch made it."""
-        lies = self._known.get(value)
-        if lies is None or value in self._tensors:
-            return None
-        return replace(self._with_units(lies, axes, dims), whole=False).tensor
-
-    def _with_units(self, lies: Strided, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> Strided:
-        """Return it with `dims`, None for one of size 1, whose stride PyTorch has step over all that lies further in."""
-        places = dict(zip(axes, zip(lies.sizes, lies.strides, strict=True), strict=True))
+    def _with_units(self, lies: Strided, form: ShownDims) -> Strided:
+        """Return it in a form: PyTorch has the stride of a dimension of size 1 step over all that lies further in."""
         found: list[tuple[str, str]] = []
-        for axis in reversed(dims):
+        for dim in reversed(form):
             size, stride = found[0] if found else ("1", "1")
-            found.insert(0, ("1", self.number(times(size, stride))) if axis is None else places[axis])
+            unit = "1", self.number(times(size, stride))
+            found.insert(0, unit if dim is None else (lies.sizes[dim], lies.strides[dim]))
         return replace(lies, sizes=tuple(size for size, _ in found), strides=tuple(stride for _, stride in found))
 
 
