@@ -17,7 +17,8 @@ from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.plan import Plan
 from weft.plan.execute import instead
 from weft.plan.execute.plan import running
-from weft.plan.execute.runner import PlanStep, RegionStep, Runner
+from weft.plan.execute.runner import Runner
+from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.measure import trial
 from weft.plan.measure.clock import Timed, Timing
 from weft.run.gpu import Assembled

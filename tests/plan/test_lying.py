@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.plan.execute import runner
+from weft.plan.execute import region_text
 from weft.plan.targets.lying import DIVISIBLE, Lying, as_lies, dense, laid_out
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.laws import View
@@ -90,7 +90,7 @@ def seen(view: View, x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Ten
     """The view as a plan makes it, and how it is said to lie."""
     lies = Lying.of(x)
     assert lies is not None
-    return runner._flipped(view, x, shape), lies.viewed(view, x.shape, x.element_size())
+    return region_text._flipped(view, x, shape), lies.viewed(view, x.shape, x.element_size())
 
 
 M, N = (Axis(name, Space(name.upper())) for name in "mn")

@@ -25,7 +25,7 @@ from weft.options import current
 from weft.plan import Kernel, Plan, Runner, gpu_of, home, measured_before, size_class
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.plan import running
-from weft.plan.execute.runner import PlanStep, RegionStep
+from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.plan.targets.kept import keep, recalled
 from weft.plan.targets.packed import PackedAs

@@ -44,8 +44,8 @@ from weft.cost import Cost
 from weft.errors import ProgramFileError, WeftError
 from weft.plan import CompiledRegion, Kernel, Plan
 from weft.plan.execute.plan import running
-from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.sizes import SizeSource
+from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.targets import toolchain
 from weft.plan.targets.base import Built
 from weft.plan.targets.packed import FORMS as CHOICES

@@ -22,7 +22,6 @@ from weft.capture.captured import (
     Told,
     in_order,
     laid_out,
-    with_dims,
     without_units,
 )
 from weft.capture.flags import as_read, carries_derivative
@@ -32,8 +31,10 @@ from weft.capture.nested import every_node, runnable
 from weft.capture.outline import ArgumentPlace, Outline, serves
 from weft.capture.refusal import refusal
 from weft.capture.source import location_of
+from weft.capture.values import UNFLATTEN
 
 __all__ = [
+    "UNFLATTEN",
     "ArgumentPlace",
     "Captured",
     "Effect",
@@ -64,6 +65,5 @@ __all__ = [
     "refused_at_once",
     "runnable",
     "serves",
-    "with_dims",
     "without_units",
 ]

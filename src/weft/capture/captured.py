@@ -15,7 +15,7 @@ from weft.capture.library import LIBRARY
 from weft.capture.memory import Effect, Piece
 from weft.capture.recording import Recording
 from weft.errors import Location
-from weft.tensor.axes import Axis, Space
+from weft.tensor.axes import Space
 from weft.tensor.program import TensorProgram
 
 
@@ -314,11 +314,3 @@ def laid_out(tensor: torch.Tensor, layout: MemoryLayout, arguments: Sequence[Any
     memory = tensor.new_empty(start + reach)
     memory.as_strided(once, strides, start).copy_(tensor[tuple(map(slice, once))])
     return memory.as_strided(sizes, strides, start)
-
-
-def with_dims(tensor: torch.Tensor, axes: Sequence[Axis], dims: Sequence[Axis | None]) -> torch.Tensor:
-    """Returns a view of a value, whose dimensions are `axes`, as an output with dimensions `dims`."""
-    order = tuple(axis for axis in dims if axis is not None)
-    if order != tuple(axes):
-        tensor = tensor.permute([axes.index(axis) for axis in order])
-    return _with_units(tensor, [axis is not None for axis in dims])

@@ -25,7 +25,7 @@ from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
-_FLATTEN, _UNFLATTEN = torch.ops.aten.flatten.using_ints, torch.ops.aten.unflatten.int
+FLATTEN, UNFLATTEN = torch.ops.aten.flatten.using_ints, torch.ops.aten.unflatten.int
 _CLONE = torch.ops.aten.clone.default
 
 
@@ -121,7 +121,7 @@ class Values:
         first, last, _ = runs[-1]
         name = f"flatten_{len(self.calls)}"
         made = self.builder.flatten(ref, runs[-1], name)
-        self._look(name, _FLATTEN, ref, made, first, last)
+        self._look(name, FLATTEN, ref, made, first, last)
         return made
 
     def looked(self, ref: Ref) -> Ref:
@@ -135,7 +135,7 @@ class Values:
                 name = f"unflatten_{len(self.calls)}"
                 made = self.builder.unflatten(whole, dim, digits, name)
                 sizes = [-1, *self.builder.shape(made)[dim + 1 : dim + len(digits)]]
-                self._look(name, _UNFLATTEN, whole, made, dim, sizes)
+                self._look(name, UNFLATTEN, whole, made, dim, sizes)
                 whole = made
         new = dict(zip((axis for digits in parts for axis in digits), whole.dims, strict=True))
         return self.builder.over(replace(ref, value=whole.value), {a: b for a, b in new.items() if b is not None})

@@ -24,7 +24,7 @@ from weft.run import stats
 from weft.run.cache import CacheFolder, Json, write_file
 from weft.run.compiler import compile_object, compile_shared_library, stop_compilers
 from weft.run.key import cache_key, environment_parts
-from weft.run.launch import KernelSignature, Made, make_launcher
+from weft.run.launch import KernelSignature, Made, PackedCall, make_launcher
 from weft.run.load import NativeFunction, load
 from weft.run.scratch import private_folder
 from weft.run.spread import processors
@@ -60,10 +60,16 @@ class Binary(Made[KernelSignature]):
     Attributes:
         library: where the shared library lies.
         function: the library's function, which `launch` calls.
+        threads: as of `make_launcher`.
     """
 
     library: Path
     function: NativeFunction
+    threads: int | None = None
+
+    @property
+    def packed(self) -> PackedCall:
+        return PackedCall(self.signature, self.function, self.threads)
 
 
 def build(
@@ -184,8 +190,9 @@ def _built(folder: CacheFolder, key: str, parts: Mapping[str, str], emit: Callab
             return known
         source = emit()
         function, library = _compile(folder, key, parts, source)
-    launch = make_launcher(source.signature, function, current().threads)
-    return Binary(launch, source.signature, source.text, source.meta, key, False, library, function)
+    threads = current().threads
+    launch = make_launcher(source.signature, function, threads)
+    return Binary(launch, source.signature, source.text, source.meta, key, False, library, function, threads)
 
 
 def restored(signature: KernelSignature, text: str, library: bytes, key: str) -> Binary:
@@ -198,8 +205,9 @@ def restored(signature: KernelSignature, text: str, library: bytes, key: str) ->
     path = private_folder() / f"{hashlib.sha256(library).hexdigest()}.so"
     write_file(path, library)
     function = load(path, signature.name)
-    launch = make_launcher(signature, function, current().threads)
-    return Binary(launch, signature, text, {}, key, True, path, function)
+    threads = current().threads
+    launch = make_launcher(signature, function, threads)
+    return Binary(launch, signature, text, {}, key, True, path, function, threads)
 
 
 def recalled(key: str) -> Binary | None:
@@ -217,13 +225,14 @@ def _known(folder: CacheFolder, key: str) -> Binary | None:
         meta = dict(cast("Mapping[str, Json]", entry.meta["meta"]))
         text = entry.files[_SOURCE].read_text(encoding="utf-8")
         function = load(entry.files[_BINARY], signature.name)
-        launch = make_launcher(signature, function, current().threads)
+        threads = current().threads
+        launch = make_launcher(signature, function, threads)
     except (OSError, CompilerError, LookupError, TypeError, ValueError):
         return (
             None  # gone since the look; on a file system that forbids execution; another entry's content: built again
         )
     stats.count("cache_hits")
-    return Binary(launch, signature, text, meta, key, True, entry.files[_BINARY], function)
+    return Binary(launch, signature, text, meta, key, True, entry.files[_BINARY], function, threads)
 
 
 def _compile(

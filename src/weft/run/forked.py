@@ -30,8 +30,17 @@ def threads_are_gone() -> bool:
 
 
 def at_most_one_thread_in_children(launcher: FunctionType) -> None:
-    """Has `launcher`, whose global `threads` is a number or a function that gives one, take one thread in such a child."""
+    """Has `launcher`, whose global `threads` is a number or a function that gives one, take one thread in such a child, and at
+    once where this process is one.
+    """
     _launchers.add(launcher)
+    if _state.threads_gone:
+        _limit(launcher)
+
+
+def _limit(launcher: FunctionType) -> None:
+    given = launcher.__globals__["threads"]
+    launcher.__globals__["threads"] = _one if callable(given) else 1
 
 
 def _before() -> None:
@@ -45,8 +54,7 @@ def _in_child() -> None:
     _state.threads_gone = _state.threads_gone or _state.threads_now
     if _state.threads_gone:
         for launcher in _launchers:
-            given = launcher.__globals__["threads"]
-            launcher.__globals__["threads"] = _one if callable(given) else 1
+            _limit(launcher)
 
 
 def _one() -> int:

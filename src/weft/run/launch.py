@@ -48,6 +48,21 @@ Checks nothing: guards did that."""
 S = TypeVar("S")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedCall:
+    """What a call of a C kernel needs, for callers that write the call themselves (`call_lines`) and make no tensors for it.
+
+    Attributes:
+        signature: the kernel's interface.
+        function: takes the packed words.
+        threads: how many each call gets; None: `torch.get_num_threads()`.
+    """
+
+    signature: KernelSignature
+    function: NativeFunction
+    threads: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Made(Generic[S]):
     """A kernel that can be called, whatever it was made of.
@@ -67,6 +82,11 @@ class Made(Generic[S]):
     meta: Mapping[str, Json]
     key: str
     from_cache: bool
+
+    @property
+    def packed(self) -> PackedCall | None:
+        """What calls it without `launch`, where that is possible."""
+        return None
 
 
 class InputSpec(NamedTuple):
@@ -179,24 +199,38 @@ def make_launcher(
             not read.
     """
     check(signature)
-    if forked.threads_are_gone():
-        threads = 1
     scope: dict[str, Any] = {
         "function": function,
-        "pack": struct.Struct(f"{len(signature.words)}q").pack,
+        "pack": packing(signature),
+        # The names of element types are torch's own.
+        **{f"dtype{i}": getattr(torch, each.dtype.name) for i, each in enumerate(signature.outputs)},
+        **called_by_name(threads, allocate, flag),
+    }
+    text = _launcher_text(signature, threads_vary=threads is None)
+    exec(compile(text, f"<launcher of {signature.name}>", "exec"), scope)  # noqa: S102 - our own text
+    forked.at_most_one_thread_in_children(scope["launch"])
+    return scope["launch"]
+
+
+def called_by_name(
+    threads: int | None,
+    allocate: Callable[..., torch.Tensor] = torch.empty_strided,
+    flag: Callable[[], ctypes.c_int64] = ctypes.c_int64,
+) -> dict[str, Any]:
+    """Returns what the lines of `allocation` and `call_lines` name. Arguments as those of `make_launcher`."""
+    return {
         "allocate": allocate,
         "cpu": torch.device("cpu"),
         "flag": flag,
         "address": ctypes.addressof,
         "WrongIndexError": WrongIndexError,
         "threads": torch.get_num_threads if threads is None else threads,
-        # The names of element types are torch's own.
-        **{f"dtype{i}": getattr(torch, each.dtype.name) for i, each in enumerate(signature.outputs)},
     }
-    text = _launcher_text(signature, threads_vary=threads is None)
-    exec(compile(text, f"<launcher of {signature.name}>", "exec"), scope)  # noqa: S102 - our own text
-    forked.at_most_one_thread_in_children(scope["launch"])
-    return scope["launch"]
+
+
+def packing(signature: KernelSignature) -> Callable[..., bytes]:
+    """Returns what packs the words of a call."""
+    return struct.Struct(f"{len(signature.words)}q").pack
 
 
 def make_python_launcher(
@@ -278,16 +312,27 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     ]
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs)]
     count = "threads()" if threads_vary else "threads"
-    words = [*addresses, *size_of.values(), *strides, count, *(("address(wrong)",) if signature.looks_up else ())]
-    lines += ["    wrong = flag()"] if signature.looks_up else []
-    lines.append(f"    function(pack({', '.join(words)}))")
-    lines += (
-        ["    if wrong.value:", "        raise WrongIndexError('an index is out of range')"]
-        if signature.looks_up
-        else []
-    )
+    words = [*addresses, *size_of.values(), *strides, count]
+    lines += [f"    {line}" for line in call_lines(signature, words, "function", "pack")]
     lines.append(f"    return {tuple_of(outputs)}")
     return "\n".join(lines)
+
+
+def call_lines(signature: KernelSignature, words: Sequence[str], function: str, pack: str) -> list[str]:
+    """Writes the call of a kernel.
+
+    Args:
+        signature: the kernel's interface.
+        words: Python text for each word of the call up to the number of threads, in order.
+        function, pack: what the kernel and the `packing` of its words are called; other names are those of `called_by_name`.
+    """
+    if not signature.looks_up:
+        return [f"{function}({pack}({', '.join(words)}))"]
+    return [
+        "wrong = flag()",
+        f"{function}({pack}({', '.join([*words, 'address(wrong)'])}))",
+        "if wrong.value: raise WrongIndexError('an index is out of range')",
+    ]
 
 
 def sizes_and_strides(signature: KernelSignature, size_of: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -318,11 +363,20 @@ def tuple_of(items: Sequence[str]) -> str:
 
 
 def allocation(dims: Sequence[str | int], size_of: Mapping[str, str], rest: str) -> str:
-    """Writes a call of `allocate` (`torch.empty_strided`, 0.4 us faster than `torch.empty`) with contiguous strides and `rest`.
+    """Writes a call of `allocate` (`torch.empty_strided`, 0.4 us faster than `torch.empty`) with contiguous strides and `rest`."""
+    sizes = [size_of[dim] if isinstance(dim, str) else str(dim) for dim in dims]
+    return f"allocate({tuple_of(sizes)}, {tuple_of(contiguous(sizes))}, {rest})"
+
+
+def contiguous(sizes: Sequence[str]) -> list[str]:
+    """Writes the strides of a contiguous tensor with these sizes, each a name or a number.
 
     PyTorch's contiguous strides step over a dimension of size 0 as over one of size 1.
     """
-    sizes = [size_of[dim] if isinstance(dim, str) else str(dim) for dim in dims]
-    steps = [f"({size} or 1)" if not size.isdigit() else str(int(size) or 1) for size in sizes]
-    strides = ["*".join(steps[position + 1 :]) or "1" for position in range(len(steps))]
-    return f"allocate({tuple_of(sizes)}, {tuple_of(strides)}, {rest})"
+    strides: list[str] = []
+    for position in range(len(sizes)):
+        inner = sizes[position + 1 :]
+        number = math.prod(int(size) or 1 for size in inner if size.isdigit())
+        names = [f"({size} or 1)" for size in inner if not size.isdigit()]
+        strides.append("*".join([*names, *([str(number)] if number != 1 or not names else [])]))
+    return strides

@@ -311,7 +311,7 @@ class NumPy(Toolchain):
         start = partial(make_python_launcher, called, loaded(text, spec.name))
         made: Any = SimpleNamespace(
             launch=start(), launching=lambda allocate: start(dense(allocate)), signature=called, text=text, meta=meta(),
-            key=cache_key(spec.key_parts | self.environment()), from_cache=False,
+            key=cache_key(spec.key_parts | self.environment()), from_cache=False, packed=None,
         )  # fmt: skip
         return Built(made)
 

@@ -23,7 +23,7 @@ from weft.errors import UnsupportedError
 from weft.plan import Kernel, Plan, Runner
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.plan import must_not_repeat, running
-from weft.plan.execute.runner import PlanStep, RegionStep
+from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.target import Target
 from weft.tensor.program import TensorProgram

@@ -179,10 +179,16 @@ class _Printer(Copies):
             self.out.line(" ".join(["#pragma omp simd", *clauses]))
         head = f"for (i64 {name} = 0; {name} < {valid}; ++{name})"
         if lanes:
-            head = f"weft::{'in_chains' if grown else 'in_lanes'}({valid}, [&](i64 {name}, i64 lane)"
+            head = f"weft::{'in_chains' if grown else 'in_lanes'}({valid}, [&](i64 {name}, i64 lane) __attribute__((always_inline))"
             self.narrow = self._narrow(works, axis)
         flush = f", [&] {{ {' '.join(f'weft::move_lanes({a}, {b});' for a, b in grown.values())} }}" if grown else ""
-        last = "}" if not lanes else f"}}{flush});" if not self.narrow else f"}}{flush}, [&](i64 start, i64 count) {{"
+        last = (
+            "}"
+            if not lanes
+            else f"}}{flush});"
+            if not self.narrow
+            else f"}}{flush}, [&](i64 start, i64 first, i64 count) {{"
+        )
         with self.out.block(head, last):
             self._level(works, depth + 1)
         if self.narrow:
@@ -190,7 +196,7 @@ class _Printer(Copies):
         for value, array in arrays.items():
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
-            held = grown[value][0] if value in grown else array.text.removesuffix("[lane]")
+            held = ", ".join(grown.get(value, (array.text.removesuffix("[lane]"),)))
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
@@ -278,7 +284,7 @@ class _Printer(Copies):
         first = {a: "start" if i == name else i for a, i in self.index.items()}
         self.out.depth += 1
         for target, array in self.narrow.items():
-            self.out.line(f"weft::store_lanes(&{spelled_at(target, first)}, {array}, count);")
+            self.out.line(f"weft::store_lanes(&{spelled_at(target, first)}, {array} + first, count);")
         self.out.depth -= 1
         self.out.line("});")
         self.narrow = {}

@@ -553,42 +553,59 @@ static inline float remainder(float x, float y) {
 #pragma omp declare reduction(weft_max:float, double : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = -WEFT_INFINITY)
 #pragma omp declare reduction(weft_min:float, double : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = WEFT_INFINITY)
 
-// Reductions along a row in as many partial results as a vector has lanes: short chains, so that sums are as exact as eager's, and
-// one tree at the end. body(j, lane) works on element j, in lane number `lane`; after(start, count) on what so many lanes hold.
+// Reductions along a row in as many partial results as two vectors have lanes: short chains, so that sums are as exact as eager's, and
+// one tree at the end. body(j, lane) works on element j, in lane number `lane`; after(start, first, count) on what so many lanes
+// hold from `first` on. What a row has beyond whole vectors are pieces of 16, 8 and 4 elements and the last ones, each in lanes of
+// its own: fold_lanes reads them in these pieces, because a wide load of what was stored in pieces waits for the stores (10 ns a row;
+// it does for the last ones, of rows that are no multiple of 4).
 constexpr i64 kLanes = 32;
+constexpr i64 kEights = 16, kFours = 24, kLast = 28;  // the first lanes of pieces of 8, of 4, and of the last elements
 
+template <i64 kCount, class Body, class After>
+static inline __attribute__((always_inline)) void piece_in_lanes(i64 start, i64 first, Body body, After after) {
+#pragma omp simd
+  for (i64 lane = 0; lane < kCount; ++lane) body(start + lane, first + lane);
+  after(start, first, kCount);
+}
+template <class Body, class After>
+static inline __attribute__((always_inline)) i64 whole_lanes(i64 start, i64 n, Body body, After after) {
+  for (; start + kLanes <= n; start += kLanes) piece_in_lanes<kLanes>(start, 0, body, after);
+  return start;
+}
+template <class Body, class After>
+static inline __attribute__((always_inline)) void rest_in_lanes(i64 start, i64 n, Body body, After after) {
+  if (n - start >= 16) piece_in_lanes<16>(start, 0, body, after), start += 16;
+  if (n - start >= 8) piece_in_lanes<8>(start, kEights, body, after), start += 8;
+  if (n - start >= 4) piece_in_lanes<4>(start, kFours, body, after), start += 4;
+  if (start == n) return;
+  for (i64 j = start; j < n; ++j) body(j, kLast + j - start);
+  after(start, kLast, n - start);
+}
 template <class Body, class After>
 static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body, After after) {
-  i64 start = 0;
-  for (; start + kLanes <= n; start += kLanes) {
-#pragma omp simd
-    for (i64 lane = 0; lane < kLanes; ++lane) body(start + lane, lane);
-    after(start, kLanes);
-  }
-#pragma omp simd
-  for (i64 j = start; j < n; ++j) body(j, j - start);
-  if (start < n) after(start, n - start);
+  rest_in_lanes(whole_lanes(0, n, body, after), n, body, after);
 }
 template <class Body>
 static inline __attribute__((always_inline)) void in_lanes(i64 n, Body body) {
-  in_lanes(n, body, [](i64, i64) {});
+  in_lanes(n, body, [](i64, i64, i64) {});
 }
-// The same in runs of kChain elements a lane: flush() moves what the lanes have added up to where longer sums grow. Numbers that lie
-// on a coarse grid, as those far from 0 do, round one way for as long as a chain of additions stays within a power of two.
+// The same in runs of kChain elements a lane: flush() moves what the lanes have added up to where longer sums grow, but for the
+// pieces at the end. Numbers that lie on a coarse grid, as those far from 0 do, round one way for as long as a chain of additions stays
+// within a power of two.
 constexpr i64 kChain = 16;
 
 template <class Body, class Flush, class After>
 static inline __attribute__((always_inline)) void in_chains(i64 n, Body body, Flush flush, After after) {
-  for (i64 from = 0; from < n; from += kChain * kLanes) {
-    in_lanes(
-        n - from < kChain * kLanes ? n - from : kChain * kLanes, [&](i64 j, i64 lane) { body(from + j, lane); },
-        [&](i64 start, i64 count) { after(from + start, count); });
+  i64 start = 0;
+  while (start + kLanes <= n) {
+    start = whole_lanes(start, min_index(n, start + kChain * kLanes), body, after);
     flush();
   }
+  rest_in_lanes(start, n, body, after);
 }
 template <class Body, class Flush>
 static inline __attribute__((always_inline)) void in_chains(i64 n, Body body, Flush flush) {
-  in_chains(n, body, flush, [](i64, i64) {});
+  in_chains(n, body, flush, [](i64, i64, i64) {});
 }
 template <class C>
 static inline __attribute__((always_inline)) void move_lanes(C (&sums)[kLanes], C (&lanes)[kLanes]) {
@@ -600,14 +617,14 @@ static inline __attribute__((always_inline)) void move_lanes(C (&sums)[kLanes], 
 // Writes `count` lanes as 16-bit numbers. In a loop of their own, they do not halve the vectors of the arithmetic before; and the
 // machine's own rounding takes one instruction (numbers below the normal ones become 0).
 template <class T>
-static inline void store_lanes(T* at, const float (&lanes)[kLanes], i64 count) {
+static inline void store_lanes(T* at, const float* lanes, i64 count) {
 #pragma omp simd
   for (i64 lane = 0; lane < count; ++lane) store(&at[lane], lanes[lane]);
 }
 #ifdef __AVX512BF16__
 typedef float Floats512 __attribute__((vector_size(64)));
 typedef uint16_t Halves256 __attribute__((vector_size(32)));
-static inline void store_lanes(bf16* at, const float (&lanes)[kLanes], i64 count) {
+static inline void store_lanes(bf16* at, const float* lanes, i64 count) {
   if (count < kLanes) return store_lanes<bf16>(at, lanes, count);
 #pragma GCC unroll 2
   for (i64 half = 0; half < kLanes; half += 16) {
@@ -623,16 +640,28 @@ template <class C>
 static inline void fill_lanes(C (&lanes)[kLanes], C value) {
   for (i64 lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
 }
+// Combines what at(lane) gives for all lanes.
+template <class C, class At, class Combine>
+static inline __attribute__((always_inline)) C fold(At at, Combine combine) {
+  C eight[8], four[4], last[4];
+  for (i64 lane = 0; lane < 8; ++lane) eight[lane] = combine(at(lane), at(kEights + lane));
+  for (i64 lane = 0; lane < 4; ++lane) four[lane] = combine(at(8 + lane), at(kFours + lane));
+  for (i64 lane = 0; lane < 4; ++lane) last[lane] = combine(at(12 + lane), at(kLast + lane));
+  for (i64 lane = 0; lane < 4; ++lane)
+    four[lane] = combine(combine(four[lane], last[lane]), combine(eight[lane], eight[4 + lane]));
+  return combine(combine(four[0], four[2]), combine(four[1], four[3]));
+}
 template <class C, class Combine>
 static inline __attribute__((always_inline)) C fold_lanes(C (&lanes)[kLanes], Combine combine) {
-#pragma GCC unroll 4
-  for (i64 width = kLanes / 2; width; width /= 2)
-    for (i64 lane = 0; lane < width; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + width]);
-  return lanes[0];
+  return fold<C>([&](i64 lane) __attribute__((always_inline)) { return lanes[lane]; }, combine);
 }
 template <class C>
 static inline C sum_of_lanes(C (&lanes)[kLanes]) {
   return fold_lanes(lanes, [](C a, C b) { return a + b; });
+}
+template <class C>
+static inline C sum_of_lanes(C (&sums)[kLanes], C (&lanes)[kLanes]) {
+  return fold<C>([&](i64 lane) __attribute__((always_inline)) { return sums[lane] + lanes[lane]; }, [](C a, C b) { return a + b; });
 }
 template <class C>
 static inline C prod_of_lanes(C (&lanes)[kLanes]) {
@@ -777,10 +806,10 @@ struct Word<2> {
 #define WEFT_SHUFFLE(W, a, b, ...) __builtin_shuffle(a, b, typename W::order{__VA_ARGS__})
 #endif
 
-// dst[c * ldd + r] = src[r * lds + c] for a full tile: log2(kTile) perfect shuffles of its rows. Pointers are
-// to bytes, leading dimensions in words: only bits move here.
+// dst[c * ldd + r] = src[r * lds + c] for a full tile, of which so many c are stored: log2(kTile) perfect shuffles of its rows.
+// Pointers are to bytes, leading dimensions in words: only bits move here.
 template <class W>
-static inline void transpose_tile(char* dst, i64 ldd, const char* src, i64 lds) {
+static inline void transpose_tile(char* dst, i64 ldd, const char* src, i64 lds, i64 stored = kTile) {
   typename W::lanes rows[kTile], next[kTile];
   const i64 size = sizeof(typename W::type);
 #pragma GCC unroll 16
@@ -796,7 +825,8 @@ static inline void transpose_tile(char* dst, i64 ldd, const char* src, i64 lds) 
     for (int r = 0; r < kTile; ++r) rows[r] = next[r];
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kTile; ++r) __builtin_memcpy(dst + r * ldd * size, &rows[r], sizeof(rows[r]));
+  for (int r = 0; r < kTile; ++r)
+    if (r < stored) __builtin_memcpy(dst + r * ldd * size, &rows[r], sizeof(rows[r]));
 }
 
 // The same for any number of rows and columns.
@@ -810,8 +840,15 @@ static WEFT_APART void transpose(char* dst, i64 ldd, const char* src, i64 lds, i
       transpose_tile<W>(dst + (c * ldd + r) * size, ldd, src + (r * lds + c) * size, lds);
   for (i64 c = 0; c < full_columns; ++c)
     for (i64 r = full_rows; r < rows; ++r) move(r, c);
+  if (full_columns == columns) return;
+  // Tiles of the last columns read on to the next rows, as long as the block goes on.
+  i64 tiled = 0;
+  for (; tiled + kTile <= rows && (tiled + kTile - rows) * lds + full_columns + kTile <= columns; tiled += kTile)
+    transpose_tile<W>(
+        dst + (full_columns * ldd + tiled) * size, ldd, src + (tiled * lds + full_columns) * size, lds,
+        columns - full_columns);
   for (i64 c = full_columns; c < columns; ++c)
-    for (i64 r = 0; r < rows; ++r) move(r, c);
+    for (i64 r = tiled; r < rows; ++r) move(r, c);
 }
 
 // Deals a stream of elements out to kRows rows in turn.

@@ -19,10 +19,11 @@ from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
-from weft.plan.execute.runner import CallStep, PlanStep, RegionStep, Runner, ViewStep, kept_dims, runner
+from weft.plan.execute.runner import Runner, runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.sparsity import classes_of
+from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep, kept_dims
 from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place, written_over
 from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.partition.schemes import Scheme, operators, told

@@ -13,6 +13,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from weft.errors import Location
+from weft.run import forked
 from weft.run.launch import Launcher
 
 _MOST = 4
@@ -80,6 +81,8 @@ class Profiled:
         own = {name: _recorded(self.scope[name], named(*of)) for name, of in self.launches.items()}
         scope = {**self.scope, **own}
         exec(self.code, scope)  # noqa: S102 - the runner's own text
+        if "threads" in scope:
+            forked.at_most_one_thread_in_children(scope["run"])
         return scope["run"]
 
 

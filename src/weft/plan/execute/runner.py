@@ -8,37 +8,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, assert_never
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, assert_never, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd import profiler
+from torch.utils import _pytree as pytree
 
 from weft.capture import (
+    UNFLATTEN,
     Captured,
-    Effect,
     FromArgument,
     FromNothing,
     FromProgram,
     FromSizes,
     OpaqueCall,
+    Operand,
+    RuntimeNumber,
     as_read,
     in_order,
     laid_out,
-    with_dims,
 )
 from weft.capture.memory import storage_of
-from weft.errors import Location
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.instead import REFUSALS, Instead
 from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_same, owner
-from weft.plan.execute.nothing import added_up, as_written
 from weft.plan.execute.profiled import Profiled
-from weft.plan.execute.sizes import SizeSource, found
+from weft.plan.execute.region_text import RegionText, packed_threads
+from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
+from weft.plan.execute.strided import ShownDims
+from weft.run import forked
+from weft.run.launch import called_by_name, tuple_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import View
-from weft.tensor.program import Input, Opaque, TensorProgram
+from weft.tensor.program import Opaque, TensorProgram
 
 Runner: TypeAlias = Callable[..., Sequence[Any]]
 """Takes a graph's arguments, gives its outputs."""
@@ -48,56 +51,6 @@ _WROTE = "wrote = True"
 
 _FILE = "<runner of a plan>"
 _VARIABLE = re.compile(r"\bv\d+\b")
-
-
-def kept_dims(node: Input) -> tuple[bool, ...]:
-    """Tells for each dimension of the tensor whether it has an axis: a dimension of size 1 has none."""
-    return tuple(axis is not None for axis in node.dims or node.axes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CallStep:
-    """A call into PyTorch; `aliases` says which value stands, after the laws, for each one that the call names.
-
-    A write `in_place` changes its first argument itself.
-    """
-
-    call: OpaqueCall
-    aliases: Mapping[str, str]
-    in_place: bool = False
-
-    @property
-    def run(self) -> Callable[..., Mapping[str, torch.Tensor]]:
-        """Takes values by name and the graph's arguments, gives results by name."""
-        target = self.call.target
-        if not isinstance(target, Effect):
-            return self.call.run
-        return replace(self.call, target=replace(target, in_place=self.in_place)).run
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ViewStep:
-    """The views that a region reads: the memory of its other inputs, no copy unless an index runs backwards."""
-
-    program: TensorProgram
-    made: tuple[View, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RegionStep:
-    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program.
-
-    `sizes`: for each size that a kernel is passed, where it is found. `places`: the user's lines that it computes.
-    """
-
-    region: CompiledRegion
-    reads: tuple[tuple[str, str], ...]
-    writes: tuple[tuple[str, str], ...]
-    sizes: Mapping[str, SizeSource]
-    places: tuple[Location, ...] = ()
-
-
-PlanStep = CallStep | ViewStep | RegionStep
 
 
 def runner(
@@ -114,13 +67,12 @@ def runner(
     In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
-    text = _Text([f"a{i}" for i in range(arguments)])
+    text = _Text([f"a{i}" for i in range(arguments)], _forms(captured, program, steps), program, packed_threads(steps))
     text.held = [text.constant(tensor) for tensor in captured.constants]
     for node, index in zip(program.inputs, captured.arguments, strict=True):
-        kept, given = kept_dims(node), text.given(index)
-        text.names[node.name] = given
-        if not all(kept):
-            text.let(node.name, f"{given}[{text.constant(tuple(slice(None) if keep else 0 for keep in kept))}]")
+        text.values.held(
+            node.name, text.given(index), node.axes, node.dtype.bytes, _form(node.axes, node.dims or node.axes)
+        )
     for step in steps:
         match step:
             case CallStep():
@@ -139,164 +91,86 @@ def runner(
 
 
 @dataclass
-class _Text:
-    """The function being written.
+class _Text(RegionText):
+    """The function being written; `held` names the graph's own tensors."""
 
-    `names` says how each value of the program is written, `scope` holds the constants, `held` names the graph's own tensors there.
-    `launches` says which of the constants launch kernels: what each is called, and the user's lines.
-    """
-
-    arguments: list[str]
     held: list[str] = field(default_factory=list[str])
-    names: dict[str, str] = field(default_factory=dict[str, str])
-    lines: list[str] = field(default_factory=list[str])
-    scope: dict[str, Any] = field(default_factory=dict[str, Any])
-    launches: dict[str, tuple[str, tuple[Location, ...]]] = field(
-        default_factory=dict[str, "tuple[str, tuple[Location, ...]]"]
-    )
-    variables: int = 0
-
-    def constant(self, value: Any) -> str:
-        """Names an object."""
-        name = f"c{len(self.scope)}"
-        self.scope[name] = value
-        return name
 
     def given(self, index: int) -> str:
         """Names an argument of the graph, or after these a tensor that the graph holds."""
         return [*self.arguments, *self.held][index]
-
-    def variable(self) -> str:
-        """Names a new variable."""
-        self.variables += 1
-        return f"v{self.variables}"
-
-    def let(self, value: str, expression: str) -> None:
-        """Computes a value of the program."""
-        name = self.variable()
-        self.lines.append(f"{name} = {expression}")
-        self.names[value] = name
 
     def call(self, step: CallStep, program: TensorProgram) -> None:
         """Writes a call into PyTorch; its result is made such as kernels read, or raises: tracing knows no more than a
         call's fake says.
         """
         if step.call.look:
-            self.look(step.call, step.aliases)
+            self.look(step.call, step.aliases, program)
             return
         own = {n.name: n for n in program.nodes if isinstance(n, Opaque) and n.call == step.call.name}
-        # Names of values are constants, never text: a user's own may read like a variable of the runner.
-        given = ", ".join(
-            f"{self.constant(value)}: {self.names[step.aliases.get(value, value)]}" for value in step.call.reads
+        args = [self.argument(each, step.aliases) for each in step.call.args]
+        args += [f"{name}={self.argument(each, step.aliases)}" for name, each in step.call.kwargs.items()]
+        made, results = self.values.variable(), step.call.results
+        text = f"{self.constant(step.target)}({', '.join(args)})"
+        self.lines.append(
+            f"{made} = {text if _gives_one(step.call) else f'{self.constant(pytree.tree_leaves)}({text})'}"
         )
-        made = self.variable()
-        self.lines.append(f"{made} = {self.constant(step.run)}({{{given}}}, {_tuple(self.arguments)})")
-        for result in step.call.results:
+        for number, result in enumerate(results):
             if result is None:
                 continue
-            given, node = f"{made}[{self.constant(result.value)}]", own.get(result.value)
+            text, node = made if _gives_one(step.call) else f"{made}[{number}]", own.get(result.value)
             if node is not None and not result.flagged and node.dtype is not DType.unknown:
                 kind = self.constant(getattr(torch, node.dtype.name))
-                given = f"{self.constant(as_read)}({given}, {kind}, {self.constant(node.call)})"
-            self.let(result.value, given)
+                text = f"{self.constant(as_read)}({text}, {kind}, {self.constant(node.call)})"
+            if node is not None:
+                self.values.let(result.value, text, node.axes, node.dtype.bytes, form_of(result))
 
-    def look(self, call: OpaqueCall, aliases: Mapping[str, str]) -> None:
-        """Writes a view that PyTorch makes of a value's own axes."""
+    def argument(self, leaf: Any, aliases: Mapping[str, str]) -> str:
+        """Writes an argument of a call into PyTorch; values and numbers may be within tuples, lists and dictionaries."""
+        match leaf:
+            case Operand():
+                return self.operand(leaf, aliases)
+            case RuntimeNumber() if leaf.tensors:
+                seen = [f"{self.constant(each)}: {self.operand(each, aliases)}" for each in leaf.tensors]
+                return f"{self.constant(leaf.value)}({self.given_all()}, {{{', '.join(seen)}}}.__getitem__)"
+            case RuntimeNumber():
+                return self.values.number(f"{self.constant(leaf.value)}({self.given_all()})", key=leaf)
+            case None | bool():
+                return repr(leaf)
+            case _:
+                leaves, spec = pytree.tree_flatten(leaf)
+                if len(leaves) == 1 and leaves[0] is leaf:
+                    return self.constant(leaf)
+                parts = f"[{', '.join(self.argument(each, aliases) for each in leaves)}]"
+                if type(leaf) is list and not any(
+                    isinstance(each, list | tuple | dict) for each in cast("list[Any]", leaf)
+                ):
+                    return parts
+                return f"{self.constant(pytree.tree_unflatten)}({parts}, {self.constant(spec)})"
+
+    def operand(self, operand: Operand, aliases: Mapping[str, str]) -> str:
+        """Writes a value as a call into PyTorch takes it."""
+        text = self.values.tensor(aliases.get(operand.value, operand.value), form_of(operand))
+        if operand.layout is None:
+            return text
+        return f"{self.constant(laid_out)}({text}, {self.constant(operand.layout)}, {self.given_all()})"
+
+    def look(self, call: OpaqueCall, aliases: Mapping[str, str], program: TensorProgram) -> None:
+        """Says where a value lies in other dimensions, and writes PyTorch's view of it where only PyTorch knows."""
         (source,), (result,), (_, *rest) = call.reads, call.results, call.args
         assert result is not None, "who looks at a value wants to see it"
-        given = [self.names[aliases.get(source, source)], *map(repr, rest)]
-        self.let(result.value, f"{self.constant(call.target)}({', '.join(given)})")
-
-    def region(self, step: RegionStep) -> None:
-        """Writes the launches of a region's kernels."""
-        own = {inner: self.names[outer] for inner, outer in step.reads}
-        given, empty = dict(own), self.empty(step, own)
-        for kernel in step.region.kernels:
-            sizes = [self.size(step.sizes[name]) for name in kernel.sizes]
-            for name in kernel.writes:
-                own[name] = own[name] if name in kernel.reads else self.variable()
-            passed = ", ".join([*(own[name] for name in kernel.reads), *sizes])
-            taken = _tuple(own[name] for name in kernel.writes)
-            otherwise = f" if full else {(None,) * len(kernel.writes)}" if empty else ""
-            launch = self.constant(kernel.launch)
-            self.launches[launch] = kernel.name, step.places
-            self.lines.append(f"{taken} = {launch}({passed}){otherwise}")
-        if empty:
-            program = step.region.program
-            taken = _tuple(own[name] for name in program.outputs)
-            values = ", ".join(f"{self.constant(name)}: {given[name]}" for name in (n.name for n in program.inputs))
-            sizes = ", ".join(f"{self.constant(name)}: {self.size(place)}" for name, place in step.sizes.items())
-            written = f"{self.constant(as_written)}({self.constant(program)}, {{{values}}}, {{{sizes}}})"
-            self.lines.append(f"{taken} = {taken} if full else {written}")
-        self.names.update({outer: own[inner] for inner, outer in step.writes})
-
-    def empty(self, step: RegionStep, own: Mapping[str, str]) -> bool:
-        """Asks whether loops that add up have something to add up, which `full` then says; False where they always have."""
-        sizes: list[str] = []
-        for space in added_up(step.region.program):
-            place = next(
-                ((n.name, d) for n in step.region.program.inputs for d, a in enumerate(n.axes) if a.space == space),
-                None,
-            )
-            if place is not None:
-                sizes.append(f"{own[place[0]]}.shape[{place[1]}]")
-            elif space.name in step.sizes:
-                sizes.append(self.size(step.sizes[space.name]))
-        if sizes:
-            self.lines.append(f"full = {' and '.join(sizes)}")
-        return bool(sizes)
-
-    def views(self, step: ViewStep) -> None:
-        """Writes strided tensors over the memory of their sources."""
-        shown = {n.name for n in step.program.inputs} - {v.name for v in step.made}
-        for view in step.made:
-            sizes = [
-                str(a.space.fixed) if a.space.fixed is not None else self.size(found(a.space, step.program, shown))
-                for a in view.axes
-            ]
-            shape = _tuple(sizes)
-            source = self.names[view.source]
-            if any(c < 0 for index in view.index for _, c in index.terms):
-                self.let(view.name, f"{self.constant(_flipped)}({self.constant(view)}, {source}, {shape})")
-                continue
-            strides = self.variable()
-            self.lines.append(f"{strides} = {source}.stride()")
-            steps: dict[Axis, list[str]] = {a: [] for a in view.axes}
-            for dim, index in zip(view.dims, view.index, strict=True):
-                for axis, coefficient in index.terms:
-                    steps[axis].append(f"{coefficient} * {strides}[{dim}]")
-            offsets = [
-                f"{strides}[{dim}] * ({index.offset}{f' + {source}.shape[{dim}] - 1' if index.from_end else ''})"
-                for dim, index in zip(view.dims, view.index, strict=True)
-                if index.offset or index.from_end
-            ]
-            made = _tuple(" + ".join(terms) or "0" for terms in steps.values())
-            start = " + ".join([f"{source}.storage_offset()", *offsets])
-            # Of a tensor without elements there is no first one to show; nothing reads what is said to be it.
-            none = (
-                f" if {source}.numel() else {source}.new_zeros({shape})" if any(not i.terms for i in view.index) else ""
-            )
-            self.let(view.name, f"{source}.as_strided({shape}, {made}, {start}){none}")
-
-    def size(self, place: SizeSource) -> str:
-        """Writes a size, read off a tensor at each call."""
-        if place.number is None:
-            text = f"{self.names[place.value]}.shape[{place.dim}]"
-        else:
-            text = f"{self.constant(place.number.value)}({_tuple(self.arguments)})"
-        for rule in place.rules:
-            text = f"{self.constant(rule.size)}({text})"
-        return text
+        source, node = aliases.get(source, source), program.values()[result.value]
+        lies = self.values[source]
+        made = lies.unflattened(rest[0], rest[1][1:]) if call.target is UNFLATTEN else lies.flattened(*rest)
+        if made is not None:
+            self.values.put(result.value, self.values.named(made))
+            return
+        given = ", ".join([self.values.tensor(source), *map(repr, rest)])
+        self.values.let(result.value, f"{self.constant(call.target)}({given})", node.axes, node.dtype.bytes)
 
     def output(self, program: TensorProgram, index: int) -> str:
         """Writes an output of the program with the dimensions that the user sees."""
-        axes, dims = _output_axes(program, index)
-        text = self.names[program.outputs[index]]
-        return (
-            text
-            if dims == axes
-            else f"{self.constant(with_dims)}({text}, {self.constant(axes)}, {self.constant(dims)})"
-        )
+        return self.values.tensor(program.outputs[index], _form(*_output_axes(program, index)))
 
     def ordered(
         self, text: str, program: TensorProgram, index: int, order: tuple[int, ...] | None, *, anyhow: bool
@@ -313,7 +187,7 @@ class _Text:
     def write(self, writes: Mapping[int, str]) -> None:
         """Writes the copies of values into arguments."""
         if writes:
-            pairs = _tuple(f"({self.given(argument)}, {value})" for argument, value in writes.items())
+            pairs = tuple_of([f"({self.given(argument)}, {value})" for argument, value in writes.items()])
             self.lines.append(f"{self.constant(_write)}({pairs})")
 
     def results(self, captured: Captured, program: TensorProgram) -> list[str]:
@@ -332,13 +206,14 @@ class _Text:
                         # Laws made one value of two: a change of one must not show in the other, and a view stays one.
                         text += ".clone()"
                     elif program.outputs[index] in others:
-                        seen = _tuple(self.names[name] for name in others[program.outputs[index]])
+                        seen = tuple_of([self.values.tensor(name) for name in others[program.outputs[index]]])
                         text = f"{self.constant(_apart)}({text}, {seen})"
                     made = values[program.outputs[index]]
-                    anyhow = isinstance(made, Opaque) and not captured.calls[made.call].pinned
+                    theirs = isinstance(made, Opaque) and not captured.calls[made.call].pinned
+                    anyhow = theirs and not self.values.dense(made.name)
                     text = self.ordered(text, program, index, order, anyhow=anyhow)
                     if layout is not None:
-                        given = f"{self.constant(layout)}, {_tuple(self.arguments)}"
+                        given = f"{self.constant(layout)}, {self.given_all()}"
                         text = f"{self.constant(laid_out)}({text}, {given})"
                     found.append(text)
                 case FromArgument(index):
@@ -346,7 +221,7 @@ class _Text:
                 case FromSizes(number, told):
                     pairs = [f"{self.constant(operand)}: {self.output(program, index)}" for operand, index in told]
                     seen = f"{{{', '.join(pairs)}}}.__getitem__"
-                    found.append(f"{self.constant(number.value)}({_tuple(self.arguments)}, {seen})")
+                    found.append(f"{self.constant(number.value)}({self.given_all()}, {seen})")
                 case FromNothing(value):
                     found.append(self.constant(value))
                 case _:
@@ -357,12 +232,16 @@ class _Text:
         """Compiles what was written; each variable goes after the last line that has it."""
         last = {name: number for number, line in enumerate(self.lines) for name in _VARIABLE.findall(line)}
         text = [f"def run({', '.join(self.arguments)}):"]
+        if len(self.threads) == 1:
+            (threads,) = self.threads
+            self.scope |= called_by_name(threads)
+            text.append("    count = threads()" if callable(self.scope["threads"]) else "    count = threads")
         for number, line in enumerate(self.lines):
-            text.append(f"    {line}")
+            text += [f"    {each}" for each in line.split("\n")]
             gone = sorted(name for name, place in last.items() if place == number < len(self.lines) - 1)
             text += [f"    del {', '.join(gone)}"] if gone else []
         if instead is not None:
-            given = _tuple(self.arguments)
+            given = tuple_of(self.arguments)
             self.scope |= {
                 "gone": instead.gone,
                 "refused": instead.refused,
@@ -371,7 +250,7 @@ class _Text:
             }
             self.scope |= {"eager": instead.eager, "REFUSALS": REFUSALS, "mark": _mark_written}
             # What was made so far is let go of: PyTorch needs the memory.
-            freed = " = ".join([*(f"v{number + 1}" for number in range(self.variables)), "None"])
+            freed = " = ".join([*self.values.variables, "None"])
             refused = [f"        note(error, {given})"]
             if _WROTE in self.lines:
                 refused = [
@@ -398,9 +277,11 @@ class _Text:
             exec(plain, self.scope)  # noqa: S102 - our own text
             return self.scope["run"]
         profiled = Profiled(plain, dict(self.scope), self.launches)
-        asked = f"    if profiler._is_profiler_enabled: return profiled(*{_tuple(self.arguments)})"
+        asked = f"    if profiler._is_profiler_enabled: return profiled(*{tuple_of(self.arguments)})"
         self.scope |= {"profiler": profiler, "profiled": profiled}
         exec(compile("\n".join((text[0], asked, *text[1:])), _FILE, "exec"), self.scope)  # noqa: S102 - our own text
+        if "threads" in self.scope:
+            forked.at_most_one_thread_in_children(self.scope["run"])
         return self.scope["run"]
 
 
@@ -423,10 +304,6 @@ def _write(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
             argument.copy_(value)
 
 
-def _tuple(items: Iterable[str]) -> str:
-    return f"({''.join(f'{item}, ' for item in items)})"
-
-
 def _output_axes(program: TensorProgram, index: int) -> tuple[tuple[Axis, ...], tuple[Axis | None, ...]]:
     """Returns the axes of an output's value, and its dimensions as the user sees them."""
     axes = program.values()[program.outputs[index]].axes
@@ -439,11 +316,32 @@ def _apart(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor
     return tensor.clone() if any(storage_of(other) == memory for other in others) else tensor
 
 
-def _flipped(view: View, source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Makes the tensor that `view` describes. PyTorch has no negative strides: a dimension that runs backwards is
-    flipped, a copy.
-    """
-    strides = view.strides(source.stride())
-    if min(strides, default=0) >= 0:
-        return source.as_strided(shape, strides, source.storage_offset() + view.offset(source.shape, source.stride()))
-    return _flipped(view.turned(), source.flip(view.backwards), shape)
+def _form(axes: Sequence[Axis], dims: Sequence[Axis | None]) -> ShownDims:
+    """Returns the form of a tensor with `dims` that shows a value with `axes`."""
+    return tuple(None if axis is None else axes.index(axis) for axis in dims)
+
+
+def form_of(operand: Operand) -> ShownDims:
+    """Returns the form of a tensor that goes into a call or comes out of it."""
+    order = iter(operand.order if operand.order is not None else range(sum(operand.kept)))
+    return tuple(next(order) if kept else None for kept in operand.kept)
+
+
+def _forms(captured: Captured, program: TensorProgram, steps: Iterable[PlanStep]) -> dict[str, ShownDims]:
+    """Returns for values that go out, or that PyTorch reads, the form of the first tensor that is wanted."""
+    found: dict[str, ShownDims] = {}
+    for result in captured.results:
+        if isinstance(result, FromProgram):
+            found.setdefault(program.outputs[result.index], _form(*_output_axes(program, result.index)))
+    for step in steps:
+        if isinstance(step, CallStep) and not step.call.look:
+            for leaf in pytree.tree_leaves((step.call.args, step.call.kwargs)):
+                if isinstance(leaf, Operand):
+                    found.setdefault(step.aliases.get(leaf.value, leaf.value), form_of(leaf))
+    return found
+
+
+def _gives_one(call: OpaqueCall) -> bool:
+    """Tells whether a call gives just one tensor, and no list of them."""
+    returns = cast("Any", call.target)._schema.returns if isinstance(call.target, OpOverload) else ()  # noqa: SLF001 - no public name
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"

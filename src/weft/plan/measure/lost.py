@@ -12,7 +12,7 @@ from weft.capture import Fallback, OpaqueCall
 from weft.capture.arguments import in_example
 from weft.cost import Machine
 from weft.plan.execute.plan import Plan
-from weft.plan.execute.runner import CallStep
+from weft.plan.execute.steps import CallStep
 from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Node, Opaque, TensorProgram

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map
+from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map, Prefix, Rank
 from weft.block.ranges import All
 from weft.block.scope import Scope
-from weft.block.walk import maps, operands, ranks, results, scans_apart
+from weft.block.walk import every, maps, operands, ranks, results, scans_apart
 from weft.plan.targets.matmuls import BlockMatmul, Sources, dots, find_matmuls, is_product, origins_of, seen
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
@@ -61,6 +61,9 @@ CHAIN = 64
 _MOST_IN_A_BLOCK = 1 << 22
 # No loop over so few elements is worth being the innermost.
 _FEW = 8
+# Nor one over so many that are only reduced, where so many rows at a time can be: a block of them is copied transposed, a vector's
+# lanes wide, and stays in the first-level cache.
+_NARROW, _NARROW_ROWS, _NARROW_TILE = 48, 256, 16
 
 
 def choose(
@@ -82,7 +85,12 @@ def choose(
     matmuls = tuple(find_matmuls(program, innermost))
     whole = frozenset(repeating(program.graph))
     tiles = _tiles(program, matmuls, sizes, innermost, threads, whole, cache_bytes)
-    short = frozenset(m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW)
+    narrow = (
+        frozenset[Axis]()
+        if matmuls
+        else _narrow(program, {m.axis: m.axis.space.size(sizes) for m in maps(program.graph)})
+    )
+    short = narrow | {m.axis for m in maps(program.graph) if max(tiles[m.axis], m.axis.space.size(sizes)) <= _FEW}
     down = frozenset(_summed_down(program.graph, dict(program.inputs), Scope({}, applied=False), short))
     multiplied = {p.over for p in matmuls}
     for axis in down:
@@ -291,7 +299,10 @@ def _tiles(
     on_grid = set(grid_maps(program.graph))
     grid = [m.axis for m in maps(program.graph) if m.name in on_grid]
     if not matmuls:
-        long = _along_memory(program, extent, innermost)
+        narrow = _narrow(program, extent)
+        long = _along_memory(program, {a: min(n, _FEW) if a in narrow else n for a, n in extent.items()}, innermost)
+        if narrow:
+            return {a: _NARROW_TILE if a in narrow else _NARROW_ROWS if a in long else 1 for a in extent}
         return _elementwise_tiles(program, extent, grid, threads, long)
     direct = all(_few_rows(p, sizes) for p in matmuls)
     sixteen_bit = all(p.dtype in _DEPTH for p in matmuls)
@@ -383,6 +394,22 @@ def _elementwise_tiles(
         if math.prod(math.ceil(extent[a] / tiles[a]) for a in grid) < 2 * threads:
             tiles[axis] = max(1, tiles[axis] // 16)
     return tiles
+
+
+def _narrow(program: BlockProgram, extent: Mapping[Axis, int]) -> frozenset[Axis]:
+    """Find the axes of rows of few elements that are only reduced, where there are enough rows on a grid of one axis.
+
+    What keeps the order of elements, a ranking or a scan, goes along a row.
+    """
+    loops, on_grid = list(maps(program.graph)), set(grid_maps(program.graph))
+    grid = [m.axis for m in loops if m.name in on_grid]
+    along = any(isinstance(node, Rank | Prefix) for node in every(program.graph.nodes))
+    if along or len(grid) != 1 or extent[grid[0]] < _NARROW_ROWS:
+        return frozenset()
+    kept = {m.axis.space for m in loops if not is_plain_reduction(m) or multiplies(m)}
+    inner = {m.axis for m in loops if m.axis not in grid}
+    found = {a for a in inner if _FEW < extent[a] <= _NARROW and a.space not in kept}
+    return frozenset(found) if found == inner else frozenset()
 
 
 def _nested(graph: Graph) -> Iterator[tuple[Axis, Axis]]:
