@@ -104,3 +104,14 @@ def test_a_result_that_pytorch_reads_too_is_seen_by_both():
     y, total = weft.optimize(fn, x)(x)
     torch.testing.assert_close((y, total), fn(x))
     assert y.stride() == fn(x)[0].stride()
+
+
+def test_a_view_that_a_region_without_kernels_hands_on_is_made_for_pytorch():
+    def fn(x):
+        return torch.logcumsumexp(x[2:, ::2], 0), x.T[1:] * 2, x[:, 1:]
+
+    x = torch.randn(7, 6)
+    (plan,) = weft.optimize(fn, x).plans
+    for other in (x, torch.randn(9, 6)):
+        for found, wanted in zip(plan.run(other), fn(other), strict=True):
+            torch.testing.assert_close(found, wanted)

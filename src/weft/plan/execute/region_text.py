@@ -97,8 +97,12 @@ class RegionText:
             taken = tuple_of([own[name].tensor for name in step.region.program.outputs])
             written = self.as_written(step, {inner: self.values.text(outer) for inner, outer in step.reads})
             self.lines.append(f"if not {full}: {self.constant(_fill)}({taken}, {written})")
+        read = dict(step.reads)
         for inner, outer in step.writes:
-            self.values.put(outer, own[inner], forms.get(inner, as_it_is(len(own[inner].sizes))))
+            if inner in read:
+                self.values.alias(outer, read[inner])
+            else:
+                self.values.put(outer, own[inner], forms.get(inner, as_it_is(len(own[inner].sizes))))
 
     def allocated(self, spec: OutputSpec, sizes: Mapping[str, str], form: ShownDims | None) -> Strided:
         """Writes the allocation of a kernel's result, a tensor in a form."""

@@ -136,6 +136,14 @@ class ValueText:
         self._known[value] = lies
         self._tensors[value] = {} if form is None else {form: lies.memory}
 
+    def alias(self, value: str, other: str) -> None:
+        """Say that a value is another one, in the same memory."""
+        self._tensors[value] = self._tensors[other]
+        if other in self._given:
+            self._given[value] = self._given[other]
+        if other in self._known:
+            self._known[value] = self._known[other]
+
     def __getitem__(self, value: str) -> Strided:
         """Find where a value lies: sizes and strides of a tensor are read when they are first asked for."""
         if value not in self._known:
@@ -229,8 +237,9 @@ class ValueText:
         found: list[tuple[str, str]] = []
         for dim in reversed(form):
             size, stride = found[0] if found else ("1", "1")
-            unit = "1", self.number(times(size, stride))
-            found.insert(0, unit if dim is None else (lies.sizes[dim], lies.strides[dim]))
+            found.insert(
+                0, ("1", self.number(times(size, stride))) if dim is None else (lies.sizes[dim], lies.strides[dim])
+            )
         return replace(lies, sizes=tuple(size for size, _ in found), strides=tuple(stride for _, stride in found))
 
 
