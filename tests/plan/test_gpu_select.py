@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -16,8 +17,9 @@ from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
 from weft.block.program import BlockProgram
-from weft.cost import gpu, launches_of
-from weft.errors import CompilerError, UnsupportedError
+from weft.cost import gpu, launches_of, least_registers
+from weft.emit.triton import GRANULARITY
+from weft.errors import CompilerError, ScheduleError, UnsupportedError
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
 from weft.plan.choose.select import looked_at_closely, select
@@ -86,19 +88,45 @@ HOPELESS = {
 
 
 @pytest.mark.parametrize(("make", "sizes"), HOPELESS.values(), ids=HOPELESS)
-def test_a_program_whose_smallest_blocks_are_far_too_large_is_placed_once(make, sizes, monkeypatch) -> None:
+def test_a_program_whose_smallest_blocks_are_far_too_large_is_placed_once_at_most(make, sizes, monkeypatch) -> None:
     placed: list[object] = []
     wanted = Placing.apply
     monkeypatch.setattr(Placing, "apply", lambda self, wished: placed.append(wished) or wanted(self, wished))
     ways, example = toolchain(H200).ways, Example(sizes, {}, 1, H200)
     with pytest.raises(UnsupportedError, match=r"shared memory|registers"):
         ways(last(make()), example).few()
-    assert len(placed) == 1
+    assert len(placed) <= 1
     # None of the others would have fitted.
     monkeypatch.setattr(select_ways, "_HOPELESS", inf)
     with pytest.raises(UnsupportedError):
         ways(last(make()), example).few()
     assert len(placed) > 2
+
+
+def test_where_a_loops_state_alone_is_far_too_large_nothing_is_placed(monkeypatch) -> None:
+    """The sums of a block of rows, with all of their columns: no thread block has so many registers."""
+    make, sizes = HOPELESS["matmuls of matmuls"]
+    monkeypatch.setattr(Placing, "apply", lambda *_: pytest.fail("it is known before"))
+    with pytest.raises(UnsupportedError, match=r"at least \d+ registers"):
+        toolchain(H200).ways(last(make()), Example(sizes, {}, 1, H200)).few()
+
+
+@pytest.mark.parametrize("size", [100, 512, 2048])
+def test_registers_of_a_loops_state_are_no_more_than_those_that_the_placed_program_takes(size: int) -> None:
+    chip, near = gpu(H200), 0
+    several = paper.attention(), paper.layernorm(), scores_and_greatest()
+    for made in (*several, programs.linear_relu(DType.bfloat16), programs.two_layers(DType.bfloat16)):
+        program, sizes = last(made), {space.name: size for space in made.spaces()}
+        known = parts(program, sizes, {})
+        for blocks in list(choices(known, program, sizes, chip))[::3]:
+            wanted = schedule(program, known, blocks, sizes)
+            with suppress(ScheduleError):
+                found = launches_of(apply(program, wanted, GRANULARITY), sizes)
+                most = max(launch.resources(chip, wanted.warps, 1).registers for launch in found)
+                least = least_registers(program, wanted, sizes, chip, wanted.warps)
+                assert least <= most
+                near += 1.9 * least > most > 100
+    assert near >= 5, "else it says little"
 
 
 def test_a_program_with_any_hope_is_looked_at_as_before() -> None:

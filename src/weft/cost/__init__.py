@@ -16,7 +16,7 @@ from weft.cost.corrections import Corrections, corrected, correcting, dependents
 from weft.cost.estimate import Cost, cost_of, estimate, total
 from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles
 from weft.cost.gpu_bytes import DeviceBytes, device_bytes
-from weft.cost.gpu_limits import Resources, resources, unfit
+from weft.cost.gpu_limits import Resources, least_registers, resources, unfit, unfit_registers
 from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
 from weft.cost.gpus import Gpu, gpu, published_chip
 from weft.cost.least import least_seconds
@@ -56,6 +56,7 @@ __all__ = [
     "gpu",
     "in_levels",
     "launches_of",
+    "least_registers",
     "least_seconds",
     "on_chip_bytes",
     "published_chip",
@@ -65,4 +66,5 @@ __all__ = [
     "total",
     "traffic",
     "unfit",
+    "unfit_registers",
 ]

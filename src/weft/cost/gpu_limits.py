@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 
 from weft.block.program import BlockProgram
+from weft.block.room import power_of_two
+from weft.block.walk import maps
 from weft.cost.gpu_regions import LoadedItem, LoopWork, Matmul, ThreadBlockWork
 from weft.cost.gpu_work import work_of
 from weft.cost.gpus import Gpu
 from weft.cost.traffic import by_kernel
-from weft.schedule import KernelNodes, kernels
+from weft.schedule import KernelNodes, LevelPlace, Schedule, kernels
 
 LARGEST_BLOCK = 1 << 20
 """Elements of a block that Triton takes at most."""
@@ -122,8 +124,9 @@ def unfit(found: Resources, gpu: Gpu) -> str | None:
     """Says why a launch that takes this does not fit `gpu`; None where it does."""
     if found.shared_bytes > gpu.thread_block_bytes:
         return f"{found.shared_bytes} bytes of shared memory, where a thread block of {gpu.name} has {gpu.thread_block_bytes}"
-    if found.registers > _FAR_BEYOND * _REGISTERS_OF_A_THREAD:
-        return f"{found.registers} registers in each thread, which has {_REGISTERS_OF_A_THREAD}"
+    registers = unfit_registers(found.registers)
+    if registers is not None:
+        return registers
     if found.largest_block > LARGEST_BLOCK:
         return f"a block of {found.largest_block} elements, where Triton takes {LARGEST_BLOCK}"
     if found.unrolled > MOST_UNROLLED:
@@ -139,6 +142,37 @@ def excess(found: Resources, gpu: Gpu) -> float:
         found.largest_block / LARGEST_BLOCK,
         found.unrolled / MOST_UNROLLED,
     )
+
+
+def least_registers(program: BlockProgram, schedule: Schedule, sizes: Mapping[str, int], gpu: Gpu, warps: int) -> int:
+    """Bounds from below the registers of a thread, by `resources`, of a program without places: those that a loop's state takes.
+
+    Args:
+        program: without places.
+        schedule: that would be applied.
+        sizes: elements of each space, by name.
+        warps: of a thread block.
+    """
+    last = {node.axis: (schedule.of(node.name).levels[-1], node.axis.space.size(sizes)) for node in maps(program.graph)}
+    lanes = {
+        axis: power_of_two(length if level.place is LevelPlace.whole else min(level.size, length))
+        for axis, (level, length) in last.items()
+    }
+    held = (
+        prod(lanes[axis] for axis in component.dims) * max(4, component.dtype.bytes)
+        for node in maps(program.graph)
+        if node.state is not None and last[node.axis][0].place is LevelPlace.loop
+        for component in node.state.components
+        if component.dims
+    )
+    return ceil(max(held, default=0) / 4 / (warps * gpu.warp)) + _OTHER_REGISTERS
+
+
+def unfit_registers(registers: int, times: float = 1.0) -> str | None:
+    """Says why a launch whose threads want so many registers does not fit, by so many times; None where it may."""
+    if registers > times * _FAR_BEYOND * _REGISTERS_OF_A_THREAD:
+        return f"{registers} registers in each thread, which has {_REGISTERS_OF_A_THREAD}"
+    return None
 
 
 def pipelined(region: LoopWork, stages: int) -> bool:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.cost import Gpu, Launch, gpu, launches_of, total
+from weft.cost import Gpu, Launch, gpu, launches_of, least_registers, total, unfit_registers
 from weft.emit import triton
 from weft.errors import ScheduleError, UnsupportedError
 from weft.masks import Sparsity, with_full_blocks
@@ -193,10 +193,13 @@ class GpuWays:
         if not every:
             return
         least = min(every, key=lambda blocks: blocks.elements / blocks.segments)
+        plain, warps = self._schedule(known, least), dict.fromkeys(each.warps for each in launches(known, least))
+        registers = least_registers(self.fused, plain, self.sizes, chip, max(warps))
+        if lacking := unfit_registers(registers, _HOPELESS):  # so that it need not have places
+            raise UnsupportedError(f"at least {lacking}")
         placed = self._placed(known, least)
         if isinstance(placed, str):
             return
-        plain, warps = self._schedule(known, least), dict.fromkeys(each.warps for each in launches(known, least))
         wanted = [replace(plain, warps=each) for each in warps]
         if min(placed.excess(chip, each) for each in wanted) > _HOPELESS:
             raise UnsupportedError(placed.unfit(chip, wanted[0]) or "no schedule fits this GPU")
