@@ -93,6 +93,15 @@ def test_what_is_no_mask_has_no_blocks(wrong: Tensor) -> None:
         weft.dense_mask(wrong)
 
 
+def test_what_is_no_tensor_or_no_number_is_said_to_be_none() -> None:
+    block_mask: Any = weft.block_mask
+    for other in ([[True]], None):
+        with pytest.raises(ArgumentError, match="has no blocks"):
+            block_mask(other)
+    with pytest.raises(ArgumentError, match="a block of"):
+        block_mask(torch.ones(8, 8, dtype=torch.bool), (4, 4))
+
+
 def test_blocks_have_elements() -> None:
     with pytest.raises(ArgumentError, match="a block of 0 rows has no elements"):
         weft.block_mask(torch.ones(4, 4, dtype=torch.bool), 0)

@@ -16,7 +16,7 @@ from weft.block.walk import maps
 from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
 from weft.plan.choose import region
-from weft.plan.choose.checked import Checked
+from weft.plan.choose.checked import CheckedCandidate
 from weft.plan.targets import launch_specs, toolchain
 from weft.plan.targets.choose import choose
 from weft.schedule import apply, tied
@@ -56,7 +56,7 @@ def test_two_kernels_write_one_tensor(size: int) -> None:
     sizes = {"D": 16, "N": 100, "L": 600}
     schedule = choose(program, sizes, {n: 1 for n, _ in program.inputs}, 2)
     applied = apply(program, schedule)
-    checked = Checked(make(), applied)
+    checked = CheckedCandidate(make(), applied)
     example = region.Example(sizes, {n: 1 for n, _ in program.inputs}, 2)
     chain = toolchain(example.target)
     costs = partial(chain.costs, example, applied, schedule)

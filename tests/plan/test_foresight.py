@@ -35,6 +35,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(selections, "_remembered", {})
     monkeypatch.setattr(spread, "processors", lambda: 4)
+    monkeypatch.setattr(foresight, "_times", lambda _: True)  # as on a GPU
 
 
 def planned(**options: str) -> Plan:
@@ -82,13 +83,20 @@ def test_the_plan_with_the_librarys_matmuls_was_chosen_for_meanwhile(alone, monk
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("why", ["no trial", "few processors", "a child that fails"])
+@pytest.mark.parametrize(
+    "why", ["no trial", "few processors", "nothing is timed", "a child that fails", "an error here"]
+)
 def test_without_a_child_this_process_chooses(alone, monkeypatch, why):
     if why == "few processors":
         monkeypatch.setattr(spread, "processors", lambda: 2)
+    if why == "nothing is timed":
+        monkeypatch.setattr(foresight, "_times", lambda _: False)
+    if why == "an error here":
+        monkeypatch.setattr(foresight, "Meanwhile", lambda *_: 1 / 0)
     if why == "a child that fails":
         monkeypatch.setattr(foresight, "for_the_library", lambda *_: 1 / 0)
-    made = planned(measure="never" if why == "no trial" else "auto")
+    made = planned(measure="never" if why == "no trial" else "auto", defects="warn")
+    assert made.kernels
     here = counted(monkeypatch)
     found = with_library(made)
     assert here

@@ -31,9 +31,9 @@ def test_what_is_kept_is_the_whole_verdict(name):
     assert Verdict.from_json(SAID[name].to_json()) == SAID[name]
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> checked_module.Checked:
+def checked(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> checked_module.CheckedCandidate:
     monkeypatch.setattr(checked_module, "verify", lambda *_, **__: verdict)
-    return checked_module.Checked(None, None)  # type: ignore[arg-type]
+    return checked_module.CheckedCandidate(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["equal", "agrees", "without a number"])

@@ -25,13 +25,12 @@ def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
         A `torch.nn.attention.flex_attention.BlockMask`.
 
     Raises:
-        ArgumentError: `mask` is no tensor of bools with 2 to 4 dimensions and elements, or `block_size` is less than 1.
+        ArgumentError: `mask` is no tensor of bools with 2 to 4 dimensions and elements, or `block_size` is no number of at least 1.
     """
-    if block_size < 1:
-        raise ArgumentError(f"a block of {block_size} rows has no elements", todo="give a number of at least 1")
-    if mask.dtype is not torch.bool or not 2 <= mask.dim() <= 4 or not mask.numel():
+    _demand_size(block_size)
+    if not _is_mask(mask):
         raise ArgumentError(
-            f"a mask of {mask.dtype} with shape {tuple(mask.shape)} has no blocks",
+            f"{_said(mask)} has no blocks",
             todo="give a tensor of bools: [rows, columns], with batch and heads before, if any",
         )
     wide = _with_heads(mask)
@@ -45,6 +44,23 @@ def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
 
     lists = (*_listed(some & ~full), *_listed(full))
     return _flex().BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=block_size, mask_mod=kept, seq_lengths=(rows, columns))
+
+
+def _demand_size(block_size: object) -> None:
+    if not isinstance(block_size, int) or block_size < 1:
+        raise ArgumentError(
+            f"a block of {block_size} rows has no elements, or is none", todo="give one number of at least 1"
+        )
+
+
+def _is_mask(mask: object) -> bool:
+    return isinstance(mask, torch.Tensor) and mask.dtype is torch.bool and 2 <= mask.dim() <= 4 and bool(mask.numel())
+
+
+def _said(mask: object) -> str:
+    if isinstance(mask, torch.Tensor):
+        return f"a mask of {mask.dtype} with shape {tuple(mask.shape)}"
+    return f"a mask that is a {type(mask).__name__}"
 
 
 @named("weft.dense_mask")

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Generic, TypeVar
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from weft.run.spread import spreading
 
@@ -16,24 +18,24 @@ _SECONDS = 60.0
 
 
 class Meanwhile(Generic[T]):
-    """Tasks spread over children (`weft.run.spread`). Children end when their work is done, whether or not somebody asks for it.
-
-    Attributes:
-        taken: is called with the number of a task and what it gave, in the thread that reads it.
+    """Tasks spread over children (`weft.run.spread`). Children end when their work is done, whether or not somebody asks for it, or
+    with the thread that began them: what they have not given by then is lost.
     """
 
     def __init__(
-        self,
-        tasks: Sequence[Callable[[], T]],
-        taken: Callable[[int, T], None] = lambda _number, _found: None,
-        seconds: float = _SECONDS,
+        self, tasks: Sequence[Callable[[], object]], taken: Callable[[Any], T], seconds: float = _SECONDS
     ) -> None:
         """Begin. After so many `seconds` the children are ended.
+
+        Args:
+            tasks: what is done; what they give is pickled.
+            taken: is called with what a task gave, in a thread with the options that are in force now; returns the result.
+            seconds: for all of them.
 
         Raises:
             OSError, RuntimeError: there is no further file or thread to be had.
         """
-        self.taken = taken
+        self._taken = taken
         self._until = time.monotonic() + seconds
         self._found: dict[int, T] = {}
         self._came = threading.Condition()
@@ -41,18 +43,19 @@ class Meanwhile(Generic[T]):
         if tasks:
             held = ExitStack()
             coming = held.enter_context(spreading(tasks, seconds))
-            reader = threading.Thread(target=self._read, args=(held, coming), name="weft-meanwhile", daemon=True)
+            run = partial(copy_context().run, self._read, held, coming)
+            reader = threading.Thread(target=run, name="weft-meanwhile", daemon=True)
             try:
                 reader.start()
             except RuntimeError:
                 held.close()
                 raise
 
-    def _read(self, held: ExitStack, coming: Iterator[tuple[int, T]]) -> None:
+    def _read(self, held: ExitStack, coming: Iterator[tuple[int, object]]) -> None:
         try:
             with held:
-                for number, found in coming:
-                    self.taken(number, found)
+                for number, each in coming:
+                    found = self._taken(each)
                     with self._came:
                         self._found[number] = found
                         self._came.notify_all()

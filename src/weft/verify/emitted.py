@@ -202,27 +202,7 @@ class ErrorTally:
                 with np.errstate(all="ignore"):
                     room = np.maximum(room, ROOM * np.abs(other - unmasked))  # no room beside what is no number
                     odd &= ~(np.abs(found - unmasked) <= room) & ~_same_class(found, other)
-        return odd & ~self._has_more_range(case, output, found, odd) if odd.any() else odd
-
-    def _has_more_range(self, case: Case, output: int, found: Array, odd: Array) -> Array:
-        """Tells which results are right in a range that neither eager nor fp64 has: a kernel that takes a maximum off its exponents
-        has it where `exp(s) * mask / (exp(s) * mask).sum()` leaves theirs.
-        """
-        wide = case.wide()
-        if wide is None:
-            return np.zeros_like(odd)
-        right = _near(found, wide[output], self._dtype(output).eps)
-        room = np.zeros_like(found)
-        for number in range(1, _ROUNDINGS + 1):
-            if not (odd & ~right).any():
-                break
-            other = case.wide(number)
-            if other is None:
-                break
-            with np.errstate(all="ignore"):
-                room = np.fmax(room, ROOM * np.abs(other[output] - wide[output]))
-                right = right | (np.abs(found - wide[output]) <= room)
-        return right
+        return odd
 
     def _exact(self, case: Case, output: int, found: Array) -> None:
         exact, eager = case.exact[output], case.eager[output]

@@ -15,7 +15,7 @@ from weft.lab.workloads import cpu, gpu, models
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class FirstCall:
     """What is compiled, and how it is called.
 
     Attributes:
@@ -43,7 +43,7 @@ class FirstRow:
 
     title: str
     dtype: str
-    make: Callable[[str], Subject] = field(repr=False)
+    make: Callable[[str], FirstCall] = field(repr=False)
     family: str = ""
     layers: int = 0
     missing: str = ""
@@ -74,29 +74,29 @@ def chosen(only: Sequence[str], device: str) -> list[FirstRow]:
 
 
 def _function(example: cpu.ExampleFunction, dtype: torch.dtype) -> FirstRow:
-    def make(device: str) -> Subject:
+    def make(device: str) -> FirstCall:
         function = example.make(example.full)
         if isinstance(function, torch.nn.Module):
             function = function.to(device, dtype).eval()
         arguments = example.inputs(example.full, dtype, 0, device)
-        return Subject(function, lambda run, _: run(*arguments))
+        return FirstCall(function, lambda run, _: run(*arguments))
 
     return FirstRow(example.title, _short(dtype), make)
 
 
 def _model(model: models.SmallModel) -> FirstRow:
-    def make(device: str) -> Subject:
+    def make(device: str) -> FirstCall:
         given = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in model.inputs().items()}
-        return Subject(model.made().to(device), lambda run, _: run(**given))
+        return FirstCall(model.made().to(device), lambda run, _: run(**given))
 
     return FirstRow(model.title, _short(torch.float32), make, model.family, model.layers, _missing())
 
 
 def _whole(row: ModelRow) -> FirstRow:
-    def make(device: str) -> Subject:
+    def make(device: str) -> FirstCall:
         here = replace(row, device=device)
         model, inputs = here.model(), list(map(here.inputs, range(row.first_calls)))
-        return Subject(model, lambda run, number: here.caller(run, model)(inputs[number]), row.first_calls)
+        return FirstCall(model, lambda run, number: here.caller(run, model)(inputs[number]), row.first_calls)
 
     return FirstRow(f"{row.call.title} {row.attention}", _short(row.dtype), make, missing=_missing())
 

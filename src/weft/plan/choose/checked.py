@@ -33,7 +33,8 @@ class VerdictsAhead:
             OSError, RuntimeError: there is no further file or thread to be had.
         """
         self._likely = likely
-        self._made = Meanwhile([partial(_verified, p, each.applied, each.approximation) for p, each in likely])
+        tasks = [partial(_verified, p, each.applied, each.approximation) for p, each in likely]
+        self._made: Meanwhile[Verdict] = Meanwhile(tasks, lambda found: found)
 
     @phase("field check")
     def of(self, program: TensorProgram, applied: BlockProgram) -> Verdict | None:
@@ -43,7 +44,7 @@ class VerdictsAhead:
         return None if number is None else self._made.result(number)
 
 
-class Checked:
+class CheckedCandidate:
     """The verdict of one candidate, computed at most once, and only when a kernel is not in the cache with it."""
 
     def __init__(

@@ -15,7 +15,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import VerificationError, WrongKernelError
 from weft.options import current
-from weft.plan.choose.checked import Checked, VerdictsAhead
+from weft.plan.choose.checked import CheckedCandidate, VerdictsAhead
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
@@ -126,7 +126,7 @@ def start_region(selection: Selection, device: torch.device | None) -> list[obje
     What fails here is not started, and fails again there.
     """
     chosen = selection.chosen
-    checked = Checked(selection.program, chosen.applied, chosen.approximation)
+    checked = CheckedCandidate(selection.program, chosen.applied, chosen.approximation)
     found: list[object] = []
     if current().verify != "always":  # each verdict would be computed twice
         with suppress(Exception):
@@ -174,7 +174,7 @@ class _Attempts:
 
 def _built(selection: Selection, chosen: Candidate, verdicts: VerdictsAhead | None) -> CompiledRegion:
     program, applied, example = selection.program, chosen.applied, selection.example
-    checked = Checked(program, chosen.applied, chosen.approximation, verdicts)
+    checked = CheckedCandidate(program, chosen.applied, chosen.approximation, verdicts)
     chain = toolchain(example.target)
     costs = functools.cache(functools.partial(chain.costs, example, applied, chosen.schedule))  # for whoever asks
     specs = launch_specs(program, applied, chosen.schedule, example)
@@ -191,7 +191,7 @@ def _built(selection: Selection, chosen: Candidate, verdicts: VerdictsAhead | No
     )
 
 
-def _kernel(chain: Toolchain, spec: LaunchSpec, costs: Costs, checked: Checked) -> Kernel:
+def _kernel(chain: Toolchain, spec: LaunchSpec, costs: Costs, checked: CheckedCandidate) -> Kernel:
     built = chain.build(spec, checked.meta)
     cost = functools.partial(_cost, costs, spec.index)
     verdict = checked.of(built.made.meta)

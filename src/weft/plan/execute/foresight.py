@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from weft.capture import Captured
+from weft.defects import note
 from weft.errors import WeftError
 from weft.options import current
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, lone_matmuls
-from weft.plan.execute.selections import Chosen, chosen_since, remember_all, remembered
+from weft.plan.execute.selections import RememberedSelection, chosen_since, remember_all, remembered
 from weft.plan.execute.writes import written_over
 from weft.plan.partition.partition import Region, Task
 from weft.plan.targets.graphs import capturing
@@ -33,7 +34,7 @@ class Foreseen:
     """What a child found: the ATen calls that the library gets, and what was chosen for the graph that leaves them to it."""
 
     calls: tuple[int, ...]
-    chosen: Sequence[Chosen]
+    chosen: Sequence[RememberedSelection]
 
 
 def foreseen(
@@ -56,18 +57,14 @@ def foreseen(
     )
     if not calls:
         return _nothing
-    for call in calls:
-        times.of(call)
     try:
+        for call in calls:
+            times.of(call)
         made = Meanwhile([partial(_choose, captured, program, cut, known, times)], _taken)
-    except (OSError, RuntimeError):  # no further process or thread to be had
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs what is foreseen, and no kernel
+        note(error)
         return _nothing
-
-    def wait() -> Sequence[int] | None:
-        found = made.result(0)
-        return None if found is None else found.calls
-
-    return wait
+    return partial(made.result, 0)
 
 
 def _may_be_asked(captured: Captured, known: Regions) -> bool:
@@ -75,7 +72,12 @@ def _may_be_asked(captured: Captured, known: Regions) -> bool:
     now = current()
     tried = now.measure != "never" and now.compile != "first" and known.scheme is None
     again = captured.leaving is not None and not captured.left
-    return tried and again and now.verify != "always" and are_side_by_side() and not capturing()
+    return tried and again and now.verify != "always" and _times(known) and are_side_by_side() and not capturing()
+
+
+def _times(known: Regions) -> bool:
+    """Tell whether this process has kernels to time meanwhile: on a CPU they are compiled, by all processors."""
+    return known.device is not None
 
 
 def _nothing() -> None:
@@ -102,10 +104,11 @@ def constant_sizes(captured: Captured) -> frozenset[str]:
     return frozenset(space.name for space, number in captured.sizes.items() if not number.symbols)
 
 
-def _taken(_: int, found: Foreseen) -> None:
-    """Remember what a child chose, for whoever selects for these regions next."""
+def _taken(found: Foreseen) -> Sequence[int]:
+    """Remember what a child chose, for whoever selects for these regions next; returns the calls that the library gets."""
     remember_all(found.chosen)
     with suppress(WeftError):  # whoever needs the cache folder says what is wrong with it
         folder = CacheFolder()
         for each in found.chosen:
             folder.lookup(each.key[0], counted=False)  # what a child keeps, this process has used
+    return found.calls

@@ -255,8 +255,10 @@ class Regions:
                     self._leading[form] = leading
                     likely.append((selection.program, leading.candidate))
         if likely and are_side_by_side() and current().verify != "always":
-            with suppress(OSError, RuntimeError):  # no further process or thread to be had
+            try:
                 self._verdicts = VerdictsAhead(likely)
+            except (OSError, RuntimeError):  # no further process or thread to be had
+                self._verdicts = None
 
     def leading_seconds(self, region: Region) -> float | None:
         """Returns what the fastest kernels of `region` took so far; None where none were timed."""

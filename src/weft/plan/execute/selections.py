@@ -7,6 +7,8 @@ each program are enough to cut a graph by, and more are looked at of the regions
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from mmap import mmap
@@ -61,6 +63,16 @@ class Prepared:
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 512
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
+_lock = threading.Lock()  # a thread may take what a child chose while this process chooses for another graph
+
+
+def _in_a_child() -> None:
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold it
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ def selected_before(prepared: Prepared) -> Selection:
 
 def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
     """Finds what was chosen for a region before; None where nothing was."""
-    found = _remembered.pop(key.remembered, None) or _kept(key.parts, prepared, key.brought)
+    found = _remembered.get(key.remembered) or _kept(key.parts, prepared, key.brought)
     if isinstance(found, Selection):
         own = named_as(prepared.example, prepared.program, found.program)
         room = [rooms(found.chosen.applied, each.sizes) for each in (found.example, own)]
@@ -115,13 +127,15 @@ def _known(prepared: Prepared, key: _Key) -> Selection | Refusal | None:
 
 def _remember(key: tuple[str, tuple[Any, ...]], found: Selection | Refusal) -> None:
     """Remembers what was found, in this process; the last ones stay."""
-    _remembered[key] = found
-    while len(_remembered) > _MOST_REMEMBERED:
-        _remembered.pop(next(iter(_remembered)), None)
+    with _lock:
+        _remembered.pop(key, None)
+        _remembered[key] = found
+        while len(_remembered) > _MOST_REMEMBERED:
+            del _remembered[next(iter(_remembered))]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RememberedSelection:
     """What was found for a region, under the key that this process remembers it by."""
 
     key: tuple[str, tuple[Any, ...]]
@@ -130,22 +144,24 @@ class Chosen:
 
 def remembered() -> frozenset[tuple[str, tuple[Any, ...]]]:
     """Returns the keys of all that this process remembers."""
-    return frozenset(_remembered)
+    with _lock:
+        return frozenset(_remembered)
 
 
-def chosen_since(before: Collection[tuple[str, tuple[Any, ...]]]) -> list[Chosen]:
+def chosen_since(before: Collection[tuple[str, tuple[Any, ...]]]) -> list[RememberedSelection]:
     """Lists what was found since only the keys `before` were remembered, in a form that another process can take."""
     return [
-        Chosen(key, replace(found, look_closely=None) if isinstance(found, Selection) else found)
+        RememberedSelection(key, replace(found, look_closely=None) if isinstance(found, Selection) else found)
         for key, found in _remembered.items()
         if key not in before
     ]
 
 
-def remember_all(found: Sequence[Chosen]) -> None:
+def remember_all(found: Sequence[RememberedSelection]) -> None:
     """Remembers what another process found."""
     for each in found:
-        _remember(each.key, each.found)
+        if each.key not in _remembered:
+            _remember(each.key, each.found)
 
 
 def key_parts(what: str, program: TensorProgram, example: Example) -> dict[str, str]:
