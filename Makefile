@@ -17,7 +17,7 @@ DEV_STAMP := $(VENV)/.weft-dev
 # Of `make fuzz`. The seeds are the same each time, so that what it finds is of the change and not of the day; other seeds are for
 # campaigns (docs/internals/judge.md).
 FUZZ_SEED ?= 1300000
-FUZZ_MINUTES ?= 1
+FUZZ_COUNT ?= 100
 
 # Of `make coverage`: the rooms that are measured, the least share of lines and branches of each, in per cent, and the tests that run.
 ROOMS := tensor block fuse cascade masks schedule cost emit pipeline plan
@@ -59,8 +59,8 @@ shuffled: $(DEV_STAMP) ## the tests ten times, in other orders, with other hash 
 	  PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q --shuffled $$seed || exit 1; \
 	done
 
-fuzz: $(DEV_STAMP) ## random functions for a minute; other seeds: make fuzz FUZZ_SEED=5 FUZZ_MINUTES=60
-	$(BIN)/weft fuzz --kind functions --seed $(FUZZ_SEED) --minutes $(FUZZ_MINUTES) --jobs $(JOBS)
+fuzz: $(DEV_STAMP) ## random functions, a minute; other seeds: make fuzz FUZZ_SEED=5 FUZZ_COUNT=6000
+	$(BIN)/weft fuzz --kind functions --seed $(FUZZ_SEED) --count $(FUZZ_COUNT) --jobs $(JOBS)
 
 files: ## every source file with what it is for; of one room: make files ROOM=fuse
 	@PYTHONPATH=tests $(PYTHON) -m testkit.files $(ROOM)

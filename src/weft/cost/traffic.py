@@ -149,11 +149,13 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
     around = Scope({}, applied=True)
     types = infer(program.graph, dict(program.inputs), around)
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
+    homes = {f.inner: f.outer for node in maps(program.graph) for f in node.inputs if f.inner != f.outer}
     numbered, parts = numbered_axes(program.graph), list[tuple[_Walk, frozenset[str]]]()
     for kernel in kernels(program):
         walk = _Walk(sizes, numbered)
         walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
         walk.settle()
+        walk.call_at_home(homes, lists)
         for name, size in walk.stored.items():
             lists[name] = lists.get(name, 0) + size
         parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))
@@ -349,6 +351,20 @@ class _Walk:
                 for name, count in other.items():
                     own[name] += times * count
             self.iterations += times * walk.iterations
+
+    def call_at_home(self, homes: Mapping[str, str], lists: Mapping[str, int]) -> None:
+        """Call memory as the program does, where graphs inside have values of that name and call it otherwise.
+
+        Args:
+            homes: names inside, and those outside.
+            lists: what the program has from outside, by name.
+        """
+        for counter in (self.loaded, self.stored):
+            for name in [n for n in counter if n in homes and n not in lists]:
+                home = name
+                while home in homes and home not in lists:
+                    home = homes[home]
+                counter[home] += counter.pop(name)
 
     @property
     def counters(self) -> tuple[Counter[Any], ...]:
