@@ -23,7 +23,7 @@ from weft.lab.workloads.gpu import Workload
 from weft.lab.workloads.reductions import matrix
 from weft.pipeline import GRAPH
 from weft.plan.execute.regions import Prepared, Regions
-from weft.plan.execute.runner import kept_dims
+from weft.plan.execute.steps import kept_dims
 from weft.plan.partition.partition import Region, partition, united
 from weft.plan.targets import toolchain
 from weft.plan.targets.candidates import Example

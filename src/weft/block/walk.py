@@ -176,6 +176,14 @@ def with_nodes(graph: Graph, nodes: Sequence[BlockNode]) -> Graph:
     return graph if same else replace(graph, nodes=tuple(nodes))
 
 
+def fed(graph: Graph) -> dict[str, str]:
+    """Return what `graph` calls the values that graphs inside call otherwise, by their names there."""
+    found = dict[str, str]()
+    for node in maps(graph):
+        found |= {f.inner: found.get(f.outer, f.outer) for f in node.inputs if f.inner != f.outer}
+    return found
+
+
 def ranks(graph: Graph) -> frozenset[Axis]:
     """Return the axes of the rankings in `graph`: a loop over one has a single block."""
     found = (getattr(node, "rank", None) for node in every(graph.nodes))

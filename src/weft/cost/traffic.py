@@ -34,7 +34,7 @@ from weft.block.program import (
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
 from weft.block.size import SingleElements, value
-from weft.block.walk import copied, maps, operands, results, worked_axes
+from weft.block.walk import copied, fed, maps, operands, results, worked_axes
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -149,13 +149,14 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
     around = Scope({}, applied=True)
     types = infer(program.graph, dict(program.inputs), around)
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
-    homes = {f.inner: f.outer for node in maps(program.graph) for f in node.inputs if f.inner != f.outer}
+    homes = {inside: home for inside, home in fed(program.graph).items() if inside not in lists and home in lists}
     numbered, parts = numbered_axes(program.graph), list[tuple[_Walk, frozenset[str]]]()
     for kernel in kernels(program):
         walk = _Walk(sizes, numbered)
         walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
         walk.settle()
-        walk.call_at_home(homes, lists)
+        for counter in (walk.loaded, walk.stored):
+            counter.update({homes[name]: counter.pop(name) for name in homes.keys() & counter.keys()})
         for name, size in walk.stored.items():
             lists[name] = lists.get(name, 0) + size
         parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))
@@ -351,20 +352,6 @@ class _Walk:
                 for name, count in other.items():
                     own[name] += times * count
             self.iterations += times * walk.iterations
-
-    def call_at_home(self, homes: Mapping[str, str], lists: Mapping[str, int]) -> None:
-        """Call memory as the program does, where graphs inside have values of that name and call it otherwise.
-
-        Args:
-            homes: names inside, and those outside.
-            lists: what the program has from outside, by name.
-        """
-        for counter in (self.loaded, self.stored):
-            for name in [n for n in counter if n in homes and n not in lists]:
-                home = name
-                while home in homes and home not in lists:
-                    home = homes[home]
-                counter[home] += counter.pop(name)
 
     @property
     def counters(self) -> tuple[Counter[Any], ...]:

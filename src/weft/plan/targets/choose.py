@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
-from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map, Prefix, Rank
+from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map, Prefix
 from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import every, maps, operands, ranks, results, scans_apart
@@ -403,7 +403,7 @@ def _narrow(program: BlockProgram, extent: Mapping[Axis, int]) -> frozenset[Axis
     """
     loops, on_grid = list(maps(program.graph)), set(grid_maps(program.graph))
     grid = [m.axis for m in loops if m.name in on_grid]
-    along = any(isinstance(node, Rank | Prefix) for node in every(program.graph.nodes))
+    along = bool(ranks(program.graph)) or any(isinstance(node, Prefix) for node in every(program.graph.nodes))
     if along or len(grid) != 1 or extent[grid[0]] < _NARROW_ROWS:
         return frozenset()
     kept = {m.axis.space for m in loops if not is_plain_reduction(m) or multiplies(m)}
