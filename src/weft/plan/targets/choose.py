@@ -403,7 +403,11 @@ def _narrow(program: BlockProgram, extent: Mapping[Axis, int]) -> frozenset[Axis
     """
     loops, on_grid = list(maps(program.graph)), set(grid_maps(program.graph))
     grid = [m.axis for m in loops if m.name in on_grid]
-    along = bool(ranks(program.graph)) or any(isinstance(node, Prefix) for node in every(program.graph.nodes))
+    # A ranking has two results, values and places.
+    ordered = (
+        isinstance(n, Prefix) or (len(results(n)) > 1 and not isinstance(n, Map)) for n in every(program.graph.nodes)
+    )
+    along = any(ordered)
     if along or len(grid) != 1 or extent[grid[0]] < _NARROW_ROWS:
         return frozenset()
     kept = {m.axis.space for m in loops if not is_plain_reduction(m) or multiplies(m)}
