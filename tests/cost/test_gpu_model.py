@@ -232,7 +232,7 @@ def test_a_cpu_is_no_gpu() -> None:
 
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
 def test_stages_do_not_matter_to_launches_without_loops_for_a_pipeline(arch: str) -> None:
-    """What such launches take and cost is worked out once: it is the same where it is worked out for each number of stages."""
+    """Compare what such launches take and cost, worked out once, with what they do for each number of stages."""
     target, seen = Target("cuda", arch), set[bool]()
     for program in (linear_relu(DType.bfloat16), paper.attention(), paper.layernorm(), paper.rmsnorm()):
         safe, sizes = canonical(make_safe(fused(program)).program), {space.name: 64 for space in program.spaces()}

@@ -15,7 +15,7 @@ from weft.tensor.laws import View
 
 
 def classes(strides: tuple[int, ...]) -> list[tuple[bool, bool]]:
-    """What Triton compiles for."""
+    """Tell for each stride what Triton compiles for."""
     return [(stride == 1, stride % DIVISIBLE == 0) for stride in strides]
 
 

@@ -162,7 +162,7 @@ class Launch:
 
     @property
     def _staged(self) -> bool:
-        """Whether it may matter how many iterations are in flight at once (`weft.cost.gpu_limits.is_staged`)."""
+        """Tell whether it may matter how many iterations are in flight at once (`weft.cost.gpu_limits.is_staged`)."""
         if not self._stages:
             self._stages.append(is_staged(self.work.body))
         return self._stages[0]

@@ -156,7 +156,8 @@ def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traf
         walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
         walk.settle()
         for counter in (walk.loaded, walk.stored):
-            counter.update({homes[name]: counter.pop(name) for name in homes.keys() & counter.keys()})
+            for name in homes.keys() & counter.keys():
+                counter[homes[name]] += counter.pop(name)
         for name, size in walk.stored.items():
             lists[name] = lists.get(name, 0) + size
         parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))

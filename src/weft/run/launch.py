@@ -85,7 +85,7 @@ class Made(Generic[S]):
 
     @property
     def packed(self) -> PackedCall | None:
-        """What calls it without `launch`, where that is possible."""
+        """Return what calls it without `launch`, where that is possible."""
         return None
 
 

@@ -32,7 +32,7 @@ class CallStep:
 
     @property
     def target(self) -> Callable[..., Any]:
-        """What is called with the call's arguments."""
+        """Return what is called with the call's arguments."""
         target = self.call.target
         return replace(target, in_place=self.in_place) if isinstance(target, Effect) else target
 
