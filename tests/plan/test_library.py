@@ -12,7 +12,7 @@ from testkit.plan.captured import captured
 from weft.lab.workloads import cpu as workloads
 from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import library as library_module
-from weft.plan.execute.library import for_the_library
+from weft.plan.execute.library import for_the_library, surely_for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
 from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, taken_apart
@@ -115,6 +115,54 @@ def test_a_product_whose_parts_are_kernels_is_the_library_s_where_it_makes_all_o
     assert sum(any(isinstance(n, Contraction) for n in region.program.nodes) for region in regions) == 3
     found = for_the_library(graph, program, regions, known, Measured(seconds=library), [1e-3] * len(regions))
     assert len(found) == count
+
+
+def on_a_gpu(function, *shapes: tuple[int, ...]):
+    """The program of a function for a GPU, what was captured, what is known of its regions, and these, uncut."""
+    program, graph = captured(function, [torch.empty(shape) for shape in shapes])
+    known = Regions({i.name: len(i.axes) - 1 for i in program.inputs}, Target("cuda", "90"))
+    return program, graph, known, [a.stage for a in Cuts(program, known).uncut() if isinstance(a.stage, Region)]
+
+
+def taken_apart_seconds(program, region, known) -> tuple[float, float]:
+    """Seconds predicted for one kernel of all of a region, and for what is beside its matmul alone, launches among them."""
+    product = next(n for n in program.nodes if isinstance(n, Contraction))
+    rest = taken_apart(program, region, {n.name for n in region.program.nodes} - {product.name})
+
+    def seconds(part) -> float:
+        return known.selection(part).chosen.cost.predicted_seconds
+
+    return seconds(region), sum(map(seconds, rest))
+
+
+@pytest.mark.parametrize("function", [lambda x, w: torch.relu(x @ w), lambda x, w: x @ w], ids=["then more", "alone"])
+@pytest.mark.parametrize(("share", "count"), [(0.85, 1), (0.95, 0), (1.5, 0)])
+def test_a_product_is_the_library_s_at_once_where_that_is_clearly_faster_than_any_kernel(function, share, count):
+    """It and kernels for the rest take a share of what the model predicts for one kernel."""
+    program, graph, known, (region,) = on_a_gpu(function, (2048, 1024), (1024, 1024))
+    whole, rest = taken_apart_seconds(program, region, known)
+    library = Measured(seconds=share * (whole - rest))
+    assert len(surely_for_the_library(graph, program, [region], known, library)) == count
+
+
+def test_nothing_is_the_library_s_at_once_that_was_not_timed():
+    program, graph, known, regions = on_a_gpu(lambda x, w: x @ w, (2048, 1024), (1024, 1024))
+    assert surely_for_the_library(graph, program, regions, known, LibraryTimes()) == []
+
+
+def test_all_parts_of_a_product_are_the_library_s_at_once_or_none_is():
+    """Of three kernels that share one product each would gain by the library: it makes all of them in the time of two."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, third = (x @ w).split(512, -1)
+        return torch.relu(first), torch.sin(second), torch.cos(third)
+
+    program, graph, known, regions = on_a_gpu(function, (2048, 1024), (1024, 1536))
+    products = [region for region in regions if any(isinstance(n, Contraction) for n in region.program.nodes)]
+    assert len(products) == 3
+    whole = sum(known.selection(region).chosen.cost.predicted_seconds for region in products)
+    for share, count in ((0.3, 1), (2.0, 0)):
+        assert len(surely_for_the_library(graph, program, regions, known, Measured(seconds=share * whole))) == count
 
 
 def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypatch) -> None:

@@ -117,7 +117,7 @@ def planned_before(kept: KeptGraph | None, eager: Runner) -> Plan | None:
 
 def keep_plan(kept: KeptGraph | None, captured: Captured, made: Plan, defects: Sequence[Exception]) -> None:
     """Keep what became of a captured graph for other processes, unless something failed that may go well there."""
-    if kept is not None and not defects and made.captured.fallbacks == captured.fallbacks:
+    if kept is not None and not defects and made.captured.lacking == captured.lacking:
         kept.keep(made)
 
 
@@ -149,8 +149,12 @@ def compile_graph(
     example_inputs: Sequence[Any],
     target: Target | None = None,
     captured: Captured | None = None,
+    *,
+    tried: bool = True,
 ) -> Plan:
     """Make the plan of one graph, for `target` or where its inputs live; `captured`, if that is done.
+
+    With `tried`, matmuls that PyTorch's library is clearly faster at are its own: a trial will compare the plan with PyTorch.
 
     Raises:
         CompilerError: there is no working compiler.
@@ -159,13 +163,14 @@ def compile_graph(
     guard_forward_derivatives()
     eager = in_pytorch(gm)
     captured = captured or capture(gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles)
-    made = plan(captured, example_inputs, eager, target)
+    made = plan(captured, example_inputs, eager, target, tried=tried)
     _count(made, eager)
     return made
 
 
 def _count(made: Plan, eager: Runner) -> None:
-    stats.count("fallbacks", len(made.fallbacks) or int(made.run == eager))
+    lacking = [fallback for fallback in made.fallbacks if not fallback.is_faster]
+    stats.count("fallbacks", len(lacking) or int(made.run == eager))
     stats.count("kernels", len(made.kernels))
     _log(made)
 

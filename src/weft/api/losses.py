@@ -44,7 +44,7 @@ def say_what_is_lost(gm: torch.fx.GraphModule, made: Plan, arguments: Sequence[A
             note(error)
             return
     else:
-        what, left = "this graph", made.fallbacks
+        what, left = "this graph", tuple(f for f in made.fallbacks if not f.is_faster)
         if not (_asks_for_gradients(gm) or _is_large(gm)):
             return
     if not left:

@@ -111,7 +111,7 @@ class _Graphs:
         eager = in_pytorch(gm)
         with in_force(**self.options), noticed() as defects:
             try:
-                plan = compile_graph(gm, example, self.target)
+                plan = compile_graph(gm, example, self.target, tried=False)
                 self.plans.append(plan)
                 run = replayed(plan, plan.run, example, gm) if self.here else eager
             except Exception as error:  # noqa: BLE001 - at the end it is raised as weft's own, or PyTorch runs a later call

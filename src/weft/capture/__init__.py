@@ -26,6 +26,7 @@ from weft.capture.captured import (
 )
 from weft.capture.flags import as_read, carries_derivative
 from weft.capture.graph import capture, refused_at_once
+from weft.capture.library import FASTER_IN_LIBRARY
 from weft.capture.memory import Effect, Piece, Written, apart
 from weft.capture.nested import every_node, runnable
 from weft.capture.outline import ArgumentPlace, Outline, serves
@@ -34,6 +35,7 @@ from weft.capture.source import location_of
 from weft.capture.values import UNFLATTEN
 
 __all__ = [
+    "FASTER_IN_LIBRARY",
     "UNFLATTEN",
     "ArgumentPlace",
     "Captured",

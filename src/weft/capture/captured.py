@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.library import LIBRARY
+from weft.capture.library import FASTER_IN_LIBRARY, LIBRARY
 from weft.capture.memory import Effect, Piece
 from weft.capture.recording import Recording
 from weft.errors import Location
@@ -30,7 +30,12 @@ class Fallback:
     @property
     def is_by_design(self) -> bool:
         """Tell whether a library of PyTorch's runs it best, so that nothing is lost."""
-        return self.operation in LIBRARY
+        return self.operation in LIBRARY or self.is_faster
+
+    @property
+    def is_faster(self) -> bool:
+        """Tell whether weft has kernels for it, and PyTorch's library was measured to be faster."""
+        return self.reason == FASTER_IN_LIBRARY
 
     def __iter__(self) -> Iterator[str]:
         """Unpacks as a pair: the operation and the reason."""
@@ -257,6 +262,11 @@ class Captured:
     constants: tuple[torch.Tensor, ...] = ()
     recording: Recording | None = None
     sizes: Mapping[Space, RuntimeNumber] = field(default_factory=dict[Space, RuntimeNumber])
+
+    @property
+    def lacking(self) -> tuple[Fallback, ...]:
+        """What PyTorch runs since weft has no kernels for it."""
+        return tuple(fallback for fallback in self.fallbacks if not fallback.is_faster)
 
 
 def without_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:

@@ -28,6 +28,10 @@ groups of many rows.
 """
 
 
+FASTER_IN_LIBRARY = "PyTorch's library was measured to be faster"
+"""Why PyTorch runs a matmul that weft has kernels for."""
+
+
 def unsupported(packet: str) -> str:
     """Say why weft has no kernel for the operations of `packet`, which it knows nothing of."""
     if packet in LIBRARY:

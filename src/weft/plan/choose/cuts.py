@@ -156,14 +156,18 @@ class Cuts:
 
     def atoms(self) -> tuple[Atom, ...]:
         """Returns what is not cut, in a row, each after those whose values it waits for."""
-        stages = linear(partition(self.program))
-        uncut = [atom for i, stage in enumerate(stages) for atom in self._uncut(stage, i)]
+        uncut = self.uncut()
         if self.prices.fine:
             self.prices.foreseen(self._asked_for(uncut), doubtful=True)
         found = tuple(part for atom in uncut for part in self._with_kernels(atom))
         for name, old in self.writes.items():
             found = _readers_first(found, name, old)
         return found
+
+    def uncut(self) -> list[Atom]:
+        """Returns what is not cut if all of it has kernels; nothing is selected for that."""
+        stages = linear(partition(self.program))
+        return [atom for i, stage in enumerate(stages) for atom in self._uncut(stage, i)]
 
     def is_priced(self, region: Region) -> bool:
         """Tells whether the price of `region` takes no time."""

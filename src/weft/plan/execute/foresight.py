@@ -56,23 +56,22 @@ def foreseen(
         {call for region in cut for call in lone_matmuls(captured, region)} if _may_be_asked(captured, known) else ()
     )
     if not calls:
-        return _nothing
+        return nothing_foreseen
     try:
         for call in calls:
             times.of(call)
         made = Meanwhile([partial(_choose, captured, program, cut, known, times)], _taken)
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs what is foreseen, and no kernel
         note(error)
-        return _nothing
+        return nothing_foreseen
     return partial(made.result, 0)
 
 
 def _may_be_asked(captured: Captured, known: Regions) -> bool:
     """Tell whether a trial may ask for the graph with the library's matmuls, and a child can choose for it."""
     now = current()
-    tried = now.measure != "never" and now.compile != "first" and known.scheme is None
-    again = captured.leaving is not None and not captured.left
-    return tried and again and now.verify != "always" and _times(known) and are_side_by_side() and not capturing()
+    tried = now.measure != "never" and now.compile != "first" and known.scheme is None and captured.leaving is not None
+    return tried and now.verify != "always" and _times(known) and are_side_by_side() and not capturing()
 
 
 def _times(known: Regions) -> bool:
@@ -80,7 +79,7 @@ def _times(known: Regions) -> bool:
     return known.device is not None
 
 
-def _nothing() -> None:
+def nothing_foreseen() -> None:
     """Give no calls."""
 
 

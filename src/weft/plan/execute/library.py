@@ -9,11 +9,13 @@ wins so is timed, by the trial.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
-from weft.capture import Captured
+from weft.capture import FASTER_IN_LIBRARY, Captured
 from weft.errors import WeftError
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
@@ -22,9 +24,11 @@ from weft.plan.partition.partition import Region, taken_apart, united
 from weft.schedule import kernels
 from weft.tensor.program import Node, TensorProgram, uses
 
-_FASTER_ALONE = "PyTorch's library was measured to be faster"
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
+# What is the library's without a trial would be if it took the inverse of this as long as measured. With it the first plan of
+# GPT-2, T5 and Llama has the library's matmuls that trials found, of BERT and ViT some (docs/decisions/0071-library-at-once.md).
+_SURELY = 0.9
 # The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes
 # nearly as long to make as the first one, and less than this no trial can tell from noise.
 _WORTH = 0.02
@@ -58,17 +62,20 @@ def for_the_library(
         times: of the library.
         measured: seconds of each region's kernels, where they were timed.
     """
-    found: list[tuple[tuple[_Part, ...], float | None]] = []
-    for region, seconds in zip(regions, measured, strict=True):
-        matmuls = lone_matmuls(captured, region)
-        parts = _parts(captured, program, region, matmuls) if matmuls else ()
-        if parts:
-            found.append((parts, seconds))
-    # The parts that a call's result is split into may be kernels of their own; left to the library, the call makes all of them.
-    asked = Counter(call for parts, _ in found for call in {part.call for part in parts} if call is not None)
-    wanted, saved = Counter[int](), 0.0
+    found = [
+        (parts, seconds)
+        for region, seconds in zip(regions, measured, strict=True)
+        if (parts := _parts(captured, program, region))
+    ]
+    asked, wanted, saved = _asked(parts for parts, _ in found), Counter[int](), 0.0
+
+    def in_library(part: _Part, call: int) -> float:
+        seconds = times.of(call)
+        return _OF_FLOOR * known.least(part.region) if seconds is None else seconds / asked[call]
+
     for parts, seconds in found:
-        calls, less = _best(program, parts, known, times, asked, seconds)
+        library = {i: in_library(part, part.call) for i, part in enumerate(parts) if part.call is not None}
+        calls, less = _Split(program, parts, known, library, seconds).best()
         wanted.update(set(calls))
         saved += less
     whole = sum(filter(None, measured))
@@ -77,71 +84,142 @@ def for_the_library(
     return [call for call, count in wanted.items() if count == asked[call]]
 
 
+def surely_for_the_library(
+    captured: Captured, program: TensorProgram, regions: Sequence[Region], known: Regions, times: LibraryTimes
+) -> list[int]:
+    """Finds the ATen calls, by number, whose matmuls are the library's without a trial.
+
+    The library, as it was measured, and kernels for what is beside take clearly less than the model predicts of kernels for all.
+
+    Args:
+        captured, program, known, times: as in `for_the_library`.
+        regions: of `program`, before it is cut.
+    """
+    found = [parts for region in regions if (parts := _parts(captured, program, region))]
+    asked, wanted = _asked(found), Counter[int]()
+    seconds = {call: each / _SURELY for call in asked if (each := times.of(call)) is not None}
+    splits: list[_Split] = []
+    for parts in found:
+        library = {i: seconds[part.call] / asked[part.call] for i, part in enumerate(parts) if part.call in seconds}
+        if library:
+            splits.append(_Split(program, parts, known, library, launched=True))
+    known.foreseen([split.joined[split.whole] for split in splits if split.whole in split.joined])
+    splits = [split for split in splits if split.is_open()]
+    known.foreseen([region for split in splits for region in split.joined.values()])
+    for split in splits:
+        with suppress(ValueError):  # a part has no kernel, alone or with others: the graph will be cut elsewhere
+            wanted.update(set(split.best()[0]))
+    return [call for call, count in wanted.items() if count == asked[call]]
+
+
+def _asked(found: Iterable[Sequence[_Part]]) -> Counter[int]:
+    """Counts the regions that each call has a part in.
+
+    The parts that a call's result is split into may be kernels of their own; left to the library, the call makes all of them.
+    """
+    return Counter(call for parts in found for call in {part.call for part in parts} if call is not None)
+
+
 def left_to_the_library(captured: Captured, calls: Sequence[int]) -> Captured | None:
     """Captures the graph again with these ATen calls left to PyTorch; None where there are none, or it cannot be captured again."""
-    return captured.leaving(dict.fromkeys(calls, _FASTER_ALONE)) if calls and captured.leaving is not None else None
+    return captured.leaving(dict.fromkeys(calls, FASTER_IN_LIBRARY)) if calls and captured.leaving is not None else None
 
 
-def _best(
-    program: TensorProgram,
-    parts: Sequence[_Part],
-    known: Regions,
-    times: LibraryTimes,
-    asked: Mapping[int, int],
-    measured: float | None,
-) -> tuple[list[int], float]:
-    """Returns the calls that the library runs in the best cut of `parts`, all of which were `measured` to take so long, and the
-    seconds that this is predicted to save.
+@dataclass(frozen=True)
+class _Split:
+    """A region in the parts that the library can run, each for itself, and the rest.
 
-    `asked`: how many regions each call has a part in, which share its seconds.
+    Attributes:
+        program: that the region is of.
+        parts: of the region, in order.
+        known: of the graph's regions.
+        library: seconds of parts in the library, by number.
+        measured: seconds of the region's kernels, where they were timed.
+        launched: whether launches count where no kernels were timed.
     """
-    maker = {name: i for i, each in enumerate(parts) for name in each.region.results}
-    waits = Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in parts))
-    every = [part for own in convex_parts(waits, lambda _: True) for part in own]
-    joined = {part: united(program, [parts[i].region for i in elements(part)]) for part in every}
 
-    def call_of_part(part: Subset) -> int | None:
-        return parts[elements(part)[0]].call if part.bit_count() == 1 else None
+    program: TensorProgram
+    parts: Sequence[_Part]
+    known: Regions
+    library: Mapping[int, float]
+    measured: float | None = None
+    launched: bool = False
 
-    def predicted(part: Subset) -> tuple[float, int]:
+    @cached_property
+    def waits(self) -> Waits:
+        """What each part waits for."""
+        maker = {name: i for i, each in enumerate(self.parts) for name in each.region.results}
+        return Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in self.parts))
+
+    @cached_property
+    def joined(self) -> dict[Subset, Region]:
+        """The regions that connected parts are together."""
+        every = [part for own in convex_parts(self.waits, lambda _: True) for part in own]
+        return {part: united(self.program, [self.parts[i].region for i in elements(part)]) for part in every}
+
+    @cached_property
+    def whole(self) -> Subset:
+        """All parts."""
+        return subset_of(range(len(self.parts)))
+
+    def predicted(self, part: Subset) -> tuple[float, int]:
         """Predicts the seconds that the kernels of `part` work, and counts them; infinity where it has none alone."""
         try:
-            found = known.selection(joined[part])
+            found = self.known.selection(self.joined[part])
         except WeftError:
             return inf, 0
         return found.work_seconds, len(kernels(found.chosen.applied))
 
-    def own(part: Subset) -> float:
-        """Predicts the kernels of `part`; with a matmul, by as much slower as those of all parts were measured to be."""
-        seconds, launches = predicted(part)
-        return seconds * slower(part) + launches * launch
-
-    def slower(part: Subset) -> float:
-        return off if any(parts[i].call is not None for i in elements(part)) else 1.0
-
-    def library(part: Subset) -> float:
-        call = call_of_part(part)
-        if call is None:
-            return inf
-        seconds = times.of(call)
-        return _OF_FLOOR * known.least(joined[part]) if seconds is None else seconds / asked[call]
-
-    off, launch, whole = 1.0, 0.0, subset_of(range(len(parts)))
-    work, launches = predicted(whole) if whole in joined else (inf, 0)
-    if measured is not None and 0.0 < work < inf:
+    @cached_property
+    def _scale(self) -> tuple[float, float]:
+        """What kernels that multiply take of the seconds predicted, and the seconds of a launch, as all parts were measured."""
+        launch = self.known.launch_seconds if self.launched else 0.0
+        work, launches = self.predicted(self.whole) if self.whole in self.joined else (inf, 0)
+        if self.measured is None or not 0.0 < work < inf:
+            return 1.0, launch
         # Of what was measured half is work at least.
-        launch = min(known.launch_seconds, measured / (2 * max(1, launches)))
-        off = (measured - launches * launch) / work
-    bounds = {part: min(library(part), known.least(region) * min(1.0, slower(part))) for part, region in joined.items()}
-    best, seconds = cheapest(waits, bounds, lambda part: min(library(part), own(part)))
-    calls = [call for part in best if (call := call_of_part(part)) is not None and library(part) < own(part)]
-    return calls, max(0.0, work * off + launches * launch - seconds)
+        launch = min(self.known.launch_seconds, self.measured / (2 * max(1, launches)))
+        return (self.measured - launches * launch) / work, launch
+
+    def kernels(self, part: Subset) -> float:
+        """Predicts the kernels of `part`; with a matmul, by as much slower as those of all parts were measured to be."""
+        (off, launch), (seconds, launches) = self._scale, self.predicted(part)
+        return seconds * (off if self._multiplies(part) else 1.0) + launches * launch
+
+    def in_library(self, part: Subset) -> float:
+        """Returns the seconds of `part` in the library; infinity where that cannot run it."""
+        return self.library.get(elements(part)[0], inf) if part.bit_count() == 1 else inf
+
+    def best(self) -> tuple[list[int], float]:
+        """Returns the calls that the library runs in the best cut, and the seconds that this is predicted to save."""
+        off, _ = self._scale
+        least = {p: self.known.least(r) * min(1.0, off if self._multiplies(p) else 1.0) for p, r in self.joined.items()}
+        bounds = {part: min(self.in_library(part), seconds) for part, seconds in least.items()}
+        best, seconds = cheapest(self.waits, bounds, lambda part: min(self.in_library(part), self.kernels(part)))
+        theirs = [part for part in best if self.in_library(part) < self.kernels(part)]
+        calls = [call for part in theirs if (call := self.parts[elements(part)[0]].call) is not None]
+        return calls, max(0.0, self._one_kernel - seconds)
+
+    def is_open(self) -> bool:
+        """Tells whether the library's matmuls, with nothing but the least for the rest, would take less than one kernel for all."""
+        rest = (self.known.least(each.region) for i, each in enumerate(self.parts) if i not in self.library)
+        return sum(self.library.values()) + sum(rest) < self._one_kernel
+
+    @property
+    def _one_kernel(self) -> float:
+        return self.kernels(self.whole) if self.whole in self.joined else inf
+
+    def _multiplies(self, part: Subset) -> bool:
+        return any(self.parts[i].call is not None for i in elements(part))
 
 
-def _parts(captured: Captured, program: TensorProgram, region: Region, matmuls: frozenset[int]) -> tuple[_Part, ...]:
+def _parts(captured: Captured, program: TensorProgram, region: Region) -> tuple[_Part, ...]:
     """Splits `region` into what the calls of its matmuls read, each of these calls, and the rest; nothing where that
-    is no order.
+    is no order, or there are no matmuls that the library does as well.
     """
+    matmuls = lone_matmuls(captured, region)
+    if not matmuls:
+        return ()
     calls: dict[int, set[str]] = {}
     for node in region.program.nodes:
         call = call_of(captured, node.name)

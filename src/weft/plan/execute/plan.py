@@ -13,7 +13,8 @@ from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
 from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
 from weft.plan.choose.region import CompiledRegion
-from weft.plan.execute.foresight import constant_sizes, foreseen
+from weft.plan.execute.at_once import left_at_once
+from weft.plan.execute.foresight import constant_sizes, foreseen, nothing_foreseen
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
@@ -86,7 +87,9 @@ class Plan:
         return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
 
 
-def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Target | None = None) -> Plan:
+def plan(
+    captured: Captured, arguments: Sequence[Any], eager: Runner, target: Target | None = None, *, tried: bool = True
+) -> Plan:
     """Compile `captured`.
 
     Args:
@@ -94,6 +97,7 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
         arguments: example arguments of the graph, for sizes and strides.
         eager: runs the graph in PyTorch.
         target: of the kernels; None: where the arguments live.
+        tried: whether a trial against PyTorch follows, which may ask for the plan with the library's matmuls.
 
     Raises:
         CompilerError: there is no working compiler.
@@ -110,9 +114,10 @@ def plan(captured: Captured, arguments: Sequence[Any], eager: Runner, target: Ta
     target = target or place
     captured, scheme = as_asked(captured, target)
     known = Regions({}, target, gpu_of(arguments) if target == place else None, scheme=scheme)
+    times = LibraryTimes(captured.recording, known.device)
     with shown():
         while True:
-            made = _attempt(captured, arguments, eager, known)
+            made = _attempt(captured, arguments, eager, known, times if tried else None)
             if isinstance(made, Plan):
                 return replace(made, size_class=size_class(arguments), device=gpu_of(arguments))
             assert captured.leaving is not None
@@ -145,13 +150,21 @@ def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
     return tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
 
 
-def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions) -> Plan | dict[int, str]:
-    """Make the plan, or return the calls that PyTorch must run in another attempt, by number, and why, if a region failed."""
+def _attempt(
+    captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions, times: LibraryTimes | None
+) -> Plan | Mapping[int, str]:
+    """Make the plan, or return the calls that PyTorch is to run in another attempt, by number, and why: a region failed, or the
+    library is faster.
+
+    `times`: of the library, if a trial follows.
+    """
     assert captured.program is not None
     made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
     _begin(known, captured, program, _inputs(captured, program, arguments))
+    if times is not None and (calls := left_at_once(captured, program, known, times)):
+        return calls
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
     failed: dict[int, str] = {}
@@ -161,8 +174,7 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         known.go_on()
-        times = LibraryTimes(captured.recording, known.device)
-        ahead = foreseen(captured, program, stages, known, times)
+        ahead = foreseen(captured, program, stages, known, times) if times is not None else nothing_foreseen
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):
@@ -193,14 +205,12 @@ def _attempt(captured: Captured, arguments: Sequence[Any], eager: Runner, known:
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    free = captured.leaving is not None and known.scheme is None
-    matmuls = free and any(lone_matmuls(captured, region) for region in cut)
-    fresh = Regions(
-        known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying
-    )  # without what is not needed any more
-    seconds = [region.measured_seconds for region in regions]
-    worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
-    with_library = functools.partial(_with_library, captured, worth_it, ahead) if matmuls else None
+    with_library: Callable[[], Captured | None] | None = None
+    if times is not None and known.scheme is None and any(lone_matmuls(captured, region) for region in cut):
+        seconds = [region.measured_seconds for region in regions]
+        fresh = Regions(known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying)
+        worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
+        with_library = functools.partial(_with_library, captured, worth_it, ahead)
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)

@@ -142,6 +142,8 @@ class Trial:
         """Returns what runs by `choice`, and counts it."""
         match choice:
             case "weft":
+                if any(fallback.is_faster for fallback in self.plan.fallbacks):
+                    stats.count("library")
                 return self.plan.run
             case "PyTorch":
                 stats.count("slower")
@@ -230,8 +232,8 @@ class Trial:
                 captured = self.plan.with_library()
                 if captured is None:
                     return None
-                self.library = plan(captured, arguments, self.eager)
-                if self.keeper is not None and self.library.captured.fallbacks == captured.fallbacks:
+                self.library = plan(captured, arguments, self.eager, tried=False)
+                if self.keeper is not None and self.library.captured.lacking == captured.lacking:
                     self.keeper.keep_library(self.library)
             except Exception as error:  # noqa: BLE001 - what there is runs, whatever fails with the library's matmuls
                 note(error)
@@ -284,6 +286,8 @@ def faster(plan: Plan, eager: Runner, changing: tuple[int, ...], keeper: Library
     libraries, which may do more than return a result. Arguments that a graph writes into are copied for the trial.
     """
     if not plan.kernels:
+        if any(fallback.is_faster for fallback in plan.fallbacks):
+            stats.count("slower")
         return eager
     if current().measure == "never" or not repeatable(plan):
         return plan.run

@@ -1,0 +1,61 @@
+"""Matmuls that are PyTorch's library's before the graph is cut: those that it was measured to be clearly faster at than the model
+predicts any kernel to be. Without them the graph is planned once, not again after a trial. Record 0071.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.capture import FASTER_IN_LIBRARY, Captured
+from weft.defects import note
+from weft.options import current
+from weft.phases import phase
+from weft.plan.choose.cuts import Cuts
+from weft.plan.execute.library import surely_for_the_library
+from weft.plan.execute.library_times import LibraryTimes
+from weft.plan.execute.regions import Regions
+from weft.plan.execute.selections import key_parts
+from weft.plan.partition.partition import Region
+from weft.plan.targets import toolchain
+from weft.plan.targets.graphs import capturing
+from weft.plan.targets.kept import keep, recalled
+from weft.plan.targets.packed import unplaced
+from weft.tensor.program import TensorProgram
+
+
+@phase("cuts")
+def left_at_once(captured: Captured, program: TensorProgram, known: Regions, times: LibraryTimes) -> Mapping[int, str]:
+    """Return the ATen calls, by number, that the library gets without a trial, and why; none where nothing is timed.
+
+    Args:
+        captured, program: the graph as written, and after the laws.
+        known: of its regions.
+        times: of the library.
+    """
+    now = current()
+    tried = now.measure != "never" and now.compile != "first" and known.scheme is None and _times(known)
+    if not tried or captured.leaving is None or captured.left or capturing():
+        return {}
+    assert captured.program is not None
+    parts = key_parts("the library's", unplaced(program)[0], known.example(program))
+    parts |= toolchain(known.target).tuning(known.device) | {"written": repr(unplaced(captured.program)[0])}
+    found = None if now.verify == "always" else recalled(parts, tuple)
+    if found is None:
+        try:
+            atoms = Cuts(program, known, writes=known.writes).uncut()
+            regions = [atom.stage for atom in atoms if isinstance(atom.stage, Region)]
+            calls = surely_for_the_library(captured, program, regions, known, times)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs no kernel
+            note(error)
+            return {}
+        # By the names of what they make: of the same program others may be numbered otherwise.
+        names = tuple(name for name, call in captured.made_by.items() if call in calls)
+        keep(parts, names)
+    else:
+        names = found[0]
+    return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
+
+
+def _times(known: Regions) -> bool:
+    """Tell whether the library can be timed where the kernels will run."""
+    return known.device is not None
