@@ -39,21 +39,20 @@ def left_at_once(captured: Captured, program: TensorProgram, known: Regions, tim
     assert captured.program is not None
     parts = key_parts("the library's", unplaced(program)[0], known.example(program))
     parts |= toolchain(known.target).tuning(known.device) | {"written": repr(unplaced(captured.program)[0])}
-    found = None if now.verify == "always" else recalled(parts, tuple)
-    if found is None:
-        try:
-            atoms = Cuts(program, known, writes=known.writes).uncut()
-            regions = [atom.stage for atom in atoms if isinstance(atom.stage, Region)]
-            calls = surely_for_the_library(captured, program, regions, known, times)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs no kernel
-            note(error)
-            return {}
-        # By the names of what they make: of the same program others may be numbered otherwise.
-        names = tuple(name for name, call in captured.made_by.items() if call in calls)
-        keep(parts, names)
-    else:
-        names = found[0]
-    return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
+    kept = None if now.verify == "always" else recalled(parts, tuple)
+    if kept is not None:
+        names: tuple[str, ...] = kept[0]
+        return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
+    try:
+        atoms = Cuts(program, known, writes=known.writes).uncut()
+        regions = [atom.stage for atom in atoms if isinstance(atom.stage, Region)]
+        calls = surely_for_the_library(captured, program, regions, known, times)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs no kernel
+        note(error)
+        return {}
+    # By the names of what they make: of the same program others may be numbered otherwise.
+    keep(parts, tuple(name for name, call in captured.made_by.items() if call in calls))
+    return dict.fromkeys(calls, FASTER_IN_LIBRARY)
 
 
 def _times(known: Regions) -> bool:

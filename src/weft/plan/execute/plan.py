@@ -205,12 +205,7 @@ def _attempt(
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    with_library: Callable[[], Captured | None] | None = None
-    if times is not None and known.scheme is None and any(lone_matmuls(captured, region) for region in cut):
-        seconds = [region.measured_seconds for region in regions]
-        fresh = Regions(known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying)
-        worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
-        with_library = functools.partial(_with_library, captured, worth_it, ahead)
+    with_library = None if times is None else _other_plan(captured, program, cut, regions, known, times, ahead)
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
@@ -247,6 +242,32 @@ def running(
 def must_not_repeat(captured: Captured, program: TensorProgram, in_place: frozenset[str]) -> bool:
     """Tell whether a call that has begun cannot run again: it has written into an argument, or made a call that is made once."""
     return bool(once_only(captured, program, in_place) or last_values(captured, program, in_place))
+
+
+def _other_plan(
+    captured: Captured,
+    program: TensorProgram,
+    cut: Sequence[Region],
+    built: Sequence[CompiledRegion],
+    known: Regions,
+    times: LibraryTimes,
+    ahead: Callable[[], Sequence[int] | None],
+) -> Callable[[], Captured | None] | None:
+    """Return what captures the graph again for the plan with the library's matmuls; None where it has none for the library.
+
+    Args:
+        captured, program: the graph as written, and after the laws.
+        cut, built: its regions, and what became of each.
+        known: of them.
+        times: of the library.
+        ahead: waits for what a child found.
+    """
+    if known.scheme is not None or not any(lone_matmuls(captured, region) for region in cut):
+        return None
+    fresh = Regions(known.layouts, known.target, constant=known.constant, masks=known.masks, lying=known.lying)
+    seconds = [region.measured_seconds for region in built]
+    worth_it = functools.partial(for_the_library, captured, program, cut, fresh, times, seconds)
+    return functools.partial(_with_library, captured, worth_it, ahead)
 
 
 def _with_library(
