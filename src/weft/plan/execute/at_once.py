@@ -5,6 +5,7 @@ predicts any kernel to be. Without them the graph is planned once, not again aft
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from weft.capture import FASTER_IN_LIBRARY, Captured
 from weft.defects import note
@@ -41,7 +42,7 @@ def left_at_once(captured: Captured, program: TensorProgram, known: Regions, tim
     parts |= toolchain(known.target).tuning(known.device) | {"written": repr(unplaced(captured.program)[0])}
     kept = None if now.verify == "always" else recalled(parts, tuple)
     if kept is not None:
-        names: tuple[str, ...] = kept[0]
+        names = cast("tuple[str, ...]", kept[0])
         return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
     try:
         atoms = Cuts(program, known, writes=known.writes).uncut()
