@@ -40,7 +40,7 @@ def left_at_once(captured: Captured, program: TensorProgram, known: Regions, tim
     assert captured.program is not None
     parts = key_parts("the library's", unplaced(program)[0], known.example(program))
     parts |= toolchain(known.target).tuning(known.device) | {"written": repr(unplaced(captured.program)[0])}
-    kept = None if now.verify == "always" else recalled(parts, tuple)
+    kept = None if now.verify == "always" else recalled(parts, object)
     if kept is not None:
         names = cast("tuple[str, ...]", kept[0])
         return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
