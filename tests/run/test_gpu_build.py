@@ -119,6 +119,22 @@ def test_a_miss_compiles_and_a_hit_does_not(folder: CacheFolder) -> None:
     assert len(warm.assembled) == 2
 
 
+def test_a_text_that_is_not_kept_leaves_its_binary_alone(folder: CacheFolder) -> None:
+    emitted: list[int] = []
+
+    def emit() -> GpuSource:
+        emitted.append(1)
+        return SOURCE
+
+    first = build_gpu(PARTS, emit, H100, folder, kept=False)
+    first.assemble_for(SIZES, STRIDES)
+    again = build_gpu(PARTS, emit, H100, folder, kept=False)
+    assert counted(lambda: again.assemble_for(SIZES, STRIDES)) == (0, 1)
+    assert not again.from_cache
+    assert len(emitted) == 2
+    assert recalled_gpu(first.key, H100) is None
+
+
 def test_a_kernel_is_had_by_its_key(folder: CacheFolder) -> None:
     cold = built(folder, lambda: SOURCE)
     cold.assemble_for(SIZES, STRIDES)

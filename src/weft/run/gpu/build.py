@@ -238,6 +238,8 @@ def build_gpu(
     emit: Callable[[], GpuSource],
     target: Target,
     folder: CacheFolder | None = None,
+    *,
+    kept: bool = True,
 ) -> GpuBinary:
     """Gets the kernel that `parts` describe: its text from the cache, else emitted and stored. Binaries are made as
     calls need them.
@@ -250,6 +252,7 @@ def build_gpu(
         emit: prints the kernel; called on a miss alone.
         target: a GPU.
         folder: the cache; None: the one of the options in force.
+        kept: whether the text is looked for and stored; its binaries are in any case.
 
     Raises:
         CacheFolderError: the folder is not safe.
@@ -264,10 +267,11 @@ def build_gpu(
     every_part = {**environment, **parts}
     key = cache_key(every_part)
     folder = folder or CacheFolder()
-    source = _known(folder, key)
+    source = _known(folder, key) if kept else None
     from_cache = source is not None
     if source is None:
         source = emit()
+    if kept and not from_cache:
         meta: dict[str, Json] = {"signature": source.signature.to_json(), "meta": dict(source.meta)}
         folder.store(key, {_TEXT: source.text.encode()}, meta, parts=every_part)
     return _binary(source, target, key, Classes(source, target, folder), from_cache=from_cache)

@@ -110,7 +110,8 @@ def printed(spec: LaunchSpec, meta: Meta | None = None) -> Printed:
         )
         return GpuSource(kernel.text, called, {} if meta is None else meta())
 
-    binary = build_gpu(spec.key_parts | own, emit, example.target)
+    # To print the text again takes less than to keep it, and most candidates are never asked for again.
+    binary = build_gpu(spec.key_parts | own, emit, example.target, kept=meta is not None)
     return Printed(spec, binary, *called(binary, spec))
 
 
