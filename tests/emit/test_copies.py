@@ -106,3 +106,24 @@ def test_rows_that_are_joined_are_copied_along_memory(length: int, width: int, d
         sources = "".join(kernel.source for kernel in program.kernels)
         assert f"[{width} * j + i]" not in sources
         assert f"[{width} * i + j]" in sources
+
+
+def token(query: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Tensors:
+    """Attend to two caches of heads and one row more of each."""
+    keys, values = (torch.cat((cache, rows), 1) for cache in (keys, values))
+    return torch.softmax(query @ keys.transpose(1, 2) * 0.125, -1) @ values, keys, values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [140, 1100])
+def test_joined_rows_that_a_matmul_reads_lie_where_they_are_stored(length: int, dtype: torch.dtype) -> None:
+    """They are copied along memory and multiplied there, not gathered to where they lie across it and copied back."""
+    torch.manual_seed(0)
+    given = tuple(torch.randn(12, n, 64).to(dtype) for n in (1, 1, length, length))
+    program = weft.optimize(token, given)
+    assert program.kernels
+    assert not any("weft::copy_items(" in kernel.source for kernel in program.kernels)
+    found, wanted = program(*given), token(*given)
+    for longer, own in zip(found[1:], wanted[1:], strict=True):
+        assert torch.equal(bits(longer), bits(own))
+    assert weft.judge(found, wanted, token(*(t.double() for t in given)))
