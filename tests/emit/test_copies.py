@@ -127,3 +127,25 @@ def test_joined_rows_that_a_matmul_reads_lie_where_they_are_stored(length: int, 
     for longer, own in zip(found[1:], wanted[1:], strict=True):
         assert torch.equal(bits(longer), bits(own))
     assert weft.judge(found, wanted, token(*(t.double() for t in given)))
+
+
+def token_of_one_width(query: torch.Tensor, row: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Tensors:
+    """Attend with one row to keys, and to values with one row more, all heads of which are 64 wide."""
+    row = torch.tanh(row).view(1, 12, 64).transpose(0, 1)
+    values = torch.cat((values, row), 1)
+    return torch.softmax(query @ keys.transpose(1, 2) * 0.125, -1) @ values, values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_are_copied_along_memory_beside_a_reduction(dtype: torch.dtype) -> None:
+    """The loops of a softmax go along its rows, but those that join values beside it go along a head."""
+    torch.manual_seed(0)
+    given = [torch.randn(shape).to(dtype) for shape in ((12, 1, 64), (1, 12 * 64), (12, 1101, 64), (12, 1100, 64))]
+    program = weft.optimize(token_of_one_width, given, scheme="0x0")
+    (kernel,) = program.kernels
+    assert "weft::copy_items(" not in kernel.source
+    assert "[64 * i + j]" in kernel.source
+    assert "[64 * j + i]" not in kernel.source
+    found, wanted = program(*given), token_of_one_width(*given)
+    assert torch.equal(bits(found[1][:, :-1]), bits(given[3]))
+    assert weft.judge(found, wanted, token_of_one_width(*(t.double() for t in given)))
