@@ -106,3 +106,46 @@ def test_rows_that_are_joined_are_copied_along_memory(length: int, width: int, d
         sources = "".join(kernel.source for kernel in program.kernels)
         assert f"[{width} * j + i]" not in sources
         assert f"[{width} * i + j]" in sources
+
+
+def token(query: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Tensors:
+    """Attend to two caches of heads and one row more of each."""
+    keys, values = (torch.cat((cache, rows), 1) for cache in (keys, values))
+    return torch.softmax(query @ keys.transpose(1, 2) * 0.125, -1) @ values, keys, values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [140, 1100])
+def test_joined_rows_that_a_matmul_reads_lie_where_they_are_stored(length: int, dtype: torch.dtype) -> None:
+    """They are copied along memory and multiplied there, not gathered to where they lie across it and copied back."""
+    torch.manual_seed(0)
+    given = tuple(torch.randn(12, n, 64).to(dtype) for n in (1, 1, length, length))
+    program = weft.optimize(token, given)
+    assert program.kernels
+    assert not any("weft::copy_items(" in kernel.source for kernel in program.kernels)
+    found, wanted = program(*given), token(*given)
+    for longer, own in zip(found[1:], wanted[1:], strict=True):
+        assert torch.equal(bits(longer), bits(own))
+    assert weft.judge(found, wanted, token(*(t.double() for t in given)))
+
+
+def token_of_one_width(query: torch.Tensor, row: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Tensors:
+    """Attend with one row to keys, and to values with one row more, all heads of which are 64 wide."""
+    row = torch.tanh(row).view(1, 12, 64).transpose(0, 1)
+    values = torch.cat((values, row), 1)
+    return torch.softmax(query @ keys.transpose(1, 2) * 0.125, -1) @ values, values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_are_copied_along_memory_beside_a_reduction(dtype: torch.dtype) -> None:
+    """The loops of a softmax go along its rows, but those that join values beside it go along a head."""
+    torch.manual_seed(0)
+    given = [torch.randn(shape).to(dtype) for shape in ((12, 1, 64), (1, 12 * 64), (12, 1101, 64), (12, 1100, 64))]
+    program = weft.optimize(token_of_one_width, given, scheme="0x0")
+    (kernel,) = program.kernels
+    assert "weft::copy_items(" not in kernel.source
+    assert "[64 * i + j]" in kernel.source
+    assert "[64 * j + i]" not in kernel.source
+    found, wanted = program(*given), token_of_one_width(*given)
+    assert torch.equal(bits(found[1][:, :-1]), bits(given[3]))
+    assert weft.judge(found, wanted, token_of_one_width(*(t.double() for t in given)))

@@ -12,7 +12,11 @@ from torch.nn import functional
 
 import weft
 from weft.emit import cpp
+from weft.emit.cpp.scalar import CTYPE, Text, expression
+from weft.emit.kinds import Kind
 from weft.run.compiler import find_compiler, flags
+from weft.tensor import optable
+from weft.tensor.scalar import Apply, Arg
 
 pytestmark = pytest.mark.as_shipped
 
@@ -74,6 +78,37 @@ def test_every_innermost_loop_is_vector_code(name, dtype):
     assert program.kernels
     for kernel in program.kernels:
         assert scalar_loops(kernel.source) == []
+
+
+def loop_over(row: optable.Row) -> str:
+    """A loop that applies `row` to floats, twice: for elements that lie dense and for others, as kernels have it."""
+    of_samples: dict[str, Kind] = {"bool": "bool", "int": "int"}
+    kinds = [of_samples.get(sample, "float") for sample in row.samples]
+    elements = [f"x{i}[j * s]" for i in range(row.arity)]
+    given = [Text(f"weft::is_set({e})" if k == "bool" else e, k) for e, k in zip(elements, kinds, strict=True)]
+    found = expression(Apply(row.name, tuple(map(Arg, range(row.arity)))), given)
+    arguments = "".join(f", const {CTYPE[k]}* x{i}" for i, k in enumerate(kinds))
+    return f"""\
+void {row.name}(i64 n, i64 stride, {CTYPE[found.kind]}* out{arguments}) {{
+  weft::with_dense(stride == 1, [&](auto dense) {{
+    const i64 s = dense ? 1 : stride;
+#pragma omp simd
+    for (i64 j = 0; j < n; ++j) {{
+      out[j] = {found.text};  // {row.name}
+    }}
+  }});
+}}
+"""
+
+
+@pytest.mark.skipif(not is_gcc(), reason="only GCC reports its vector loops this way; install g++")
+def test_every_operation_on_floats_and_masks_is_vector_code():
+    of_floats = (row for row in optable.PRIMITIVES if "divisor" not in row.samples)
+    scalar = scalar_loops(
+        '#include "prelude.h"\nusing weft::i64;\nnamespace loops {\n' + "".join(map(loop_over, of_floats)) + "}\n"
+    )
+    # C's remainder of floats is a loop of its own.
+    assert [re.findall(r"// (\w+)", loop) for loop in scalar] == [["fmod"]]
 
 
 @pytest.mark.skipif(not is_gcc(), reason="only GCC reports its vector loops this way; install g++")

@@ -177,7 +177,7 @@ class Body:
         right = self.values[node.right]
         wanted: dict[str, tuple[Axis, ...] | None] = {node.left: _with_last(self.item(node.left).dims, node.over)}
         if not isinstance(right, Panel):
-            wanted[node.right] = (node.over, *(a for a in right.dims if a != node.over))
+            wanted[node.right] = _columns(right, node.over)
         stores: list[Put] = []
         if accumulator is None:
             accumulator = Accumulator(self._accumulator(node), "false" if node.acc is None else "true")
@@ -202,6 +202,15 @@ def _there(value: ItemMemory | Lazy) -> ItemMemory | None:
     if not isinstance(found, ItemMemory) or frozenset(found.dims) != frozenset(value.dims):
         return None
     return found if found.variable or found.dtype is value.dtype else None
+
+
+def _columns(right: ItemMemory | Lazy, over: Axis) -> tuple[Axis, ...]:
+    """Return the order of axes that suits a matmul's right operand in memory: by rows, but along `over` where it will lie so in
+    the end. Either way is read as it lies, and filling it across its home would gather what is a copy along it.
+    """
+    rest = tuple(a for a in right.dims if a != over)
+    home = right.home if isinstance(right, Lazy) else None
+    return (over, *rest) if home is None or home.strides.get(over) != "1" else (*rest, over)
 
 
 def _with_last(dims: tuple[Axis, ...], over: Axis) -> tuple[Axis, ...]:

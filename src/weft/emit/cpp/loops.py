@@ -100,13 +100,18 @@ def _target(body: Body, node: Store) -> ItemMemory:
 
 def _multiplied(node: Map) -> frozenset[str]:
     """Return the values of the body of `node` that matmuls read as they are: they have to be put in memory."""
-    found = {v for n in node.body.nodes if isinstance(n, Dot) for v in (n.left, n.right)}
+    found = _factors(node.body)
     if node.state is not None:
         update = node.state.update
         fed = dict(zip(update.inputs[len(node.state.components) :], node.state.feeds, strict=True))
-        found |= {fed[v] for n in update.nodes if isinstance(n, Dot) for v in (n.left, n.right) if v in fed}
-    filled = {n.arg for n in node.body.nodes if isinstance(n, Fill) and n.name in found}
-    return frozenset(found | filled)
+        found |= {fed[v] for v in _factors(update) if v in fed}
+    return found | {n.arg for n in node.body.nodes if isinstance(n, Fill) and n.name in found}
+
+
+def _factors(graph: Graph) -> frozenset[str]:
+    """Return what matmuls of `graph` read, filled up to whole blocks or not."""
+    found = {v for n in graph.nodes if isinstance(n, Dot) for v in (n.left, n.right)}
+    return frozenset(found | {n.arg for n in graph.nodes if isinstance(n, Fill) and n.name in found})
 
 
 def entered(body: Body, node: Map, scope: Scope) -> Body:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weft.emit.cpp.values import ItemMemory, Lazy, Panel, Value, resolved
+from weft.emit.cpp.values import Gather, ItemMemory, Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
 
@@ -65,9 +65,16 @@ def plan(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) ->
     """Plans nests, in order, that do all of `stores` and compute all of `reductions`.
 
     A work joins the first nest that is not before anything it depends on and whose outer loops run over its axes; values
-    that a later nest reads are marked by `crossing`.
+    that a later nest reads are marked by `crossing`. Stores that have nothing to do with a reduction are not joined to it where
+    they go along what they store, and it does not.
     """
     works = _gather(stores, reductions, arrange)
+    along = _stores_along(works, arrange)
+    return [*_nests([w for w in works if w not in along]), *_nests(along)]
+
+
+def _nests(works: Sequence[Work]) -> list[Nest]:
+    """Joins works in as few nests as their dependences and orders allow."""
     orders = _orders(works)
     nests: list[Nest] = []
     place: dict[Lazy, int] = {}
@@ -85,6 +92,47 @@ def plan(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) ->
         if work.lazy is not None:
             place[work.lazy] = index + 1 if work.leaves_array else index
     return nests
+
+
+def _stores_along(works: Sequence[Work], arrange: Arrange) -> list[Work]:
+    """Orders the loops of stores; returned are works that have nests of their own, because their stores go another way than those
+    of the rest, with which they share nothing.
+
+    A reduction goes along what it reduces, and what is stored with it does too.
+    """
+    own: list[Work] = []
+    reduces = any(w.collapsed is not None for w in works)
+    for group in _apart(works) if reduces else [works]:
+        summed = any(w.collapsed is not None for w in group)
+        turned = False
+        for work in group:
+            if work.store is not None:
+                target = work.store.target
+                work.order = arrange(target.dims, None if summed else _dense(target))
+                turned |= work.order != arrange(target.dims, None)
+        if reduces and turned:
+            own += group
+    return own
+
+
+def _apart(works: Sequence[Work]) -> list[Sequence[Work]]:
+    """Parts works that share no value and no memory."""
+    groups: list[tuple[set[object], list[Work]]] = []
+    for work in works:
+        keys: set[object] = {v.base if isinstance(v, ItemMemory) else v for v in work.reads}
+        if work.lazy is not None:
+            keys |= {work.lazy, *_memory_of(work.lazy)}
+        if work.store is not None:
+            keys.add(work.store.target.base)
+        joined = [g for g in groups if not g[0].isdisjoint(keys)]
+        groups = [g for g in groups if g not in joined]
+        groups.append((keys.union(*(g[0] for g in joined)), [*(w for g in joined for w in g[1]), work]))
+    return [group for _, group in groups]
+
+
+def _memory_of(lazy: Lazy) -> tuple[str, ...]:
+    """Returns what `lazy` looks up elements of."""
+    return (lazy.node.memory.base,) if isinstance(lazy.node, Gather) else ()
 
 
 def crossing(nests: Sequence[Nest]) -> list[tuple[Nest, Lazy]]:
@@ -156,11 +204,6 @@ def _gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange)
         value = resolved(store.value)
         need(value)
         works.append(Work((), (value,), store=store))
-    summed = any(work.collapsed is not None for work in works)
-    for work in works:
-        if work.store is not None:
-            target = work.store.target
-            work.order = arrange(target.dims, None if summed else _dense(target))
     return works
 
 

@@ -101,9 +101,9 @@ struct e5m2 {
 };
 
 // A value of memory as the type that kernels compute in: float for narrow floating types, else itself.
-static inline float load(float v) { return v; }
-static inline float load(bf16 v) { return bits_as<float>((uint32_t)v.bits << 16); }
-static inline float load(f16 v) {
+static WEFT_INLINE float load(float v) { return v; }
+static WEFT_INLINE float load(bf16 v) { return bits_as<float>((uint32_t)v.bits << 16); }
+static WEFT_INLINE float load(f16 v) {
   const uint32_t sign = (uint32_t)(v.bits & 0x8000u) << 16;
   const uint32_t magnitude = (uint32_t)(v.bits & 0x7fffu) << 13;
   // Scaling by 2^112 turns the exponent's bias of 15 into 127, for subnormal numbers too.
@@ -112,14 +112,14 @@ static inline float load(f16 v) {
   return bits_as<float>((magnitude >= 0x0f800000u ? special : scaled) | sign);
 }
 // Those below the normal numbers are counted, not scaled as f16's are: there are many, and a machine is slow on such floats.
-static inline float load(e4m3 v) {
+static WEFT_INLINE float load(e4m3 v) {
   const int32_t magnitude = v.bits & 0x7f;
   const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-9f);
   const uint32_t normal = ((uint32_t)magnitude << 20) + 0x3c000000u;
   const uint32_t found = magnitude < 8 ? counted : magnitude == 0x7f ? 0x7fc00000u : normal;
   return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
 }
-static inline float load(e5m2 v) {
+static WEFT_INLINE float load(e5m2 v) {
   const int32_t magnitude = v.bits & 0x7f;
   const uint32_t counted = bits_as<uint32_t>((float)magnitude * 0x1p-16f);
   const uint32_t normal = ((uint32_t)magnitude << 21) + 0x38000000u;
@@ -128,20 +128,20 @@ static inline float load(e5m2 v) {
   return bits_as<float>(found | (uint32_t)(v.bits & 0x80u) << 24);
 }
 template <class T>
-static inline T load(T v) {
+static WEFT_INLINE T load(T v) {
   return v;
 }
 // An element of a mask, as a byte: of what selects by a bool that is loaded, GCC makes a jump and no vectors.
-static inline bool is_set(const bool& at) { return *(const unsigned char*)&at != 0; }
+static WEFT_INLINE bool is_set(const bool& at) { return *(const unsigned char*)&at != 0; }
 
 // Rounds to nearest even; NaN stays NaN.
-static inline bf16 round_bf16(float v) {
+static WEFT_INLINE bf16 round_bf16(float v) {
   const uint32_t u = bits_as<uint32_t>(v);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const uint32_t quiet = (u >> 16) | 0x40u;
   return bf16{(uint16_t)(v != v ? quiet : rounded)};
 }
-static inline f16 round_f16(float v) {
+static WEFT_INLINE f16 round_f16(float v) {
   const uint32_t u = bits_as<uint32_t>(v), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   // Subnormal: adding 0.5 leaves the rounded mantissa in the low bits.
@@ -153,14 +153,14 @@ static inline f16 round_f16(float v) {
 }
 // The same for 8 bits, `Mantissa` of them behind the point: the bits of |v|, a number that is not NaN, its exponent unbounded above.
 template <int Mantissa, int Least>  // Least: of the normal numbers' exponents
-static inline uint32_t round_magnitude(uint32_t magnitude) {
+static WEFT_INLINE uint32_t round_magnitude(uint32_t magnitude) {
   constexpr int kGone = 23 - Mantissa;
   constexpr uint32_t kNormal = (uint32_t)(Least + 127) << 23, kUnits = (uint32_t)(Least - Mantissa + 23 + 127) << 23;
   const uint32_t normal = (magnitude - (kNormal - (1u << 23)) + (1u << (kGone - 1)) - 1 + ((magnitude >> kGone) & 1u)) >> kGone;
   const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(kUnits)) - kUnits;
   return magnitude < kNormal ? subnormal : normal;
 }
-static inline e5m2 round_e5m2(float v) {
+static WEFT_INLINE e5m2 round_e5m2(float v) {
   const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
   uint32_t out = round_magnitude<2, -14>(magnitude);
   out = out > 0x7cu ? 0x7cu : out;
@@ -168,7 +168,7 @@ static inline e5m2 round_e5m2(float v) {
   return e5m2{(uint8_t)(u >> 24 & 0x80u | out)};
 }
 // What is too large, infinity too, becomes 448.
-static inline e4m3 round_e4m3(float v) {
+static WEFT_INLINE e4m3 round_e4m3(float v) {
   const uint32_t u = bits_as<uint32_t>(v), magnitude = u & 0x7fffffffu;
   uint32_t out = round_magnitude<3, -6>(magnitude);
   out = out > 0x7eu ? 0x7eu : out;
@@ -176,18 +176,18 @@ static inline e4m3 round_e4m3(float v) {
   return e4m3{(uint8_t)(u >> 24 & 0x80u | out)};
 }
 // How a kernel writes a computed value: store(&out[i], v).
-static inline void store(float* at, float v) { *at = v; }
-static inline void store(bf16* at, float v) { *at = round_bf16(v); }
-static inline void store(f16* at, float v) { *at = round_f16(v); }
-static inline void store(e4m3* at, float v) { *at = round_e4m3(v); }
-static inline void store(e5m2* at, float v) { *at = round_e5m2(v); }
+static WEFT_INLINE void store(float* at, float v) { *at = v; }
+static WEFT_INLINE void store(bf16* at, float v) { *at = round_bf16(v); }
+static WEFT_INLINE void store(f16* at, float v) { *at = round_f16(v); }
+static WEFT_INLINE void store(e4m3* at, float v) { *at = round_e4m3(v); }
+static WEFT_INLINE void store(e5m2* at, float v) { *at = round_e5m2(v); }
 template <class T, class V>
-static inline void store(T* at, V v) {
+static WEFT_INLINE void store(T* at, V v) {
   *at = (T)v;
 }
 // A semantic cast inside an expression: the value that T would hold, as it is computed with.
 template <class T>
-static inline auto rounded(float v) {
+static WEFT_INLINE auto rounded(float v) {
   T kept;
   store(&kept, v);
   return load(kept);
@@ -195,35 +195,36 @@ static inline auto rounded(float v) {
 
 // --------------------------------------------------------------------------------------- scalar functions
 //
-// In float, in line, without branches, so that `omp simd` turns them into vector code; limits and NaN
-// as in eager PyTorch. In double most come from the C library. Of integers, arithmetic wraps. The polynomials are near-minimax fits of our own; errors are stated in units in
-// the last place (ulp) against exact arithmetic.
+// In float, without branches, and always in line, so that `omp simd` turns them into vector code: at -O2 GCC leaves a longer one
+// that is called twice (erf, tanh) a call, and the loop scalar, which takes twenty times as long. Limits and NaN as in eager PyTorch.
+// In double most come from the C library. Of integers, arithmetic wraps. The polynomials are near-minimax fits of our own; errors are
+// stated in units in the last place (ulp) against exact arithmetic.
 
 #define WEFT_INFINITY (__builtin_inff())
 #define WEFT_NAN (__builtin_nanf(""))
 
 // a * b + c; fused where the machine fuses for free, since a call to the library would cost far more.
-static inline float fma(float a, float b, float c) {
+static WEFT_INLINE float fma(float a, float b, float c) {
 #ifdef __FP_FAST_FMAF
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
 #endif
 }
-static inline double fma(double a, double b, double c) {
+static WEFT_INLINE double fma(double a, double b, double c) {
 #ifdef __FP_FAST_FMA
   return __builtin_fma(a, b, c);
 #else
   return a * b + c;
 #endif
 }
-static inline uint64_t fma(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
-static inline int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
+static WEFT_INLINE uint64_t fma(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
+static WEFT_INLINE int32_t fma(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 
 // x / c for one c and many x, a third of what a division costs: a product with the inverse, put right by what it leaves. What
 // depends on c alone leaves the loop. The same number as x / c to the last bit, but perhaps for |x| < 2^-100, whose remainder may be
 // too small for a float; a c whose inverse is no normal number is scaled together with x.
-static inline float over(float x, float c) {
+static WEFT_INLINE float over(float x, float c) {
 #ifdef __FP_FAST_FMAF
   // No branch, not even on what is the same all along a loop: the loop would be left in scalar code.
   const int32_t e = bits_as<int32_t>(c) >> 23 & 0xff;
@@ -239,43 +240,43 @@ static inline float over(float x, float c) {
 
 // if-then-else on values: both sides are computed, which keeps a loop in vector form.
 template <class T>
-static inline T where(bool c, T a, T b) {
+static WEFT_INLINE T where(bool c, T a, T b) {
   return c ? a : b;
 }
 
-static inline float abs(float x) { return __builtin_fabsf(x); }
-static inline float floor(float x) { return __builtin_floorf(x); }
-static inline float ceil(float x) { return __builtin_ceilf(x); }
-static inline float trunc(float x) { return __builtin_truncf(x); }
-static inline float round(float x) { return __builtin_nearbyintf(x); }  // ties to even, as torch.round
-static inline float sqrt(float x) { return __builtin_sqrtf(x); }
-static inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-static inline float reciprocal(float x) { return 1.0f / x; }
-static inline float square(float x) { return x * x; }
-static inline float sign(float x) { return (float)((x > 0.0f) - (x < 0.0f)); }  // 0 for NaN, as torch.sign
-static inline float copysign(float x, float s) { return __builtin_copysignf(x, s); }
-static inline bool isnan(float x) { return x != x; }
-static inline bool isinf(float x) { return __builtin_fabsf(x) == WEFT_INFINITY; }
+static WEFT_INLINE float abs(float x) { return __builtin_fabsf(x); }
+static WEFT_INLINE float floor(float x) { return __builtin_floorf(x); }
+static WEFT_INLINE float ceil(float x) { return __builtin_ceilf(x); }
+static WEFT_INLINE float trunc(float x) { return __builtin_truncf(x); }
+static WEFT_INLINE float round(float x) { return __builtin_nearbyintf(x); }  // ties to even, as torch.round
+static WEFT_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+static WEFT_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+static WEFT_INLINE float reciprocal(float x) { return 1.0f / x; }
+static WEFT_INLINE float square(float x) { return x * x; }
+static WEFT_INLINE float sign(float x) { return (float)((x > 0.0f) - (x < 0.0f)); }  // 0 for NaN, as torch.sign
+static WEFT_INLINE float copysign(float x, float s) { return __builtin_copysignf(x, s); }
+static WEFT_INLINE bool isnan(float x) { return x != x; }
+static WEFT_INLINE bool isinf(float x) { return __builtin_fabsf(x) == WEFT_INFINITY; }
 
-static inline double abs(double x) { return __builtin_fabs(x); }
-static inline double floor(double x) { return __builtin_floor(x); }
-static inline double ceil(double x) { return __builtin_ceil(x); }
-static inline double trunc(double x) { return __builtin_trunc(x); }
-static inline double round(double x) { return __builtin_nearbyint(x); }
-static inline double sqrt(double x) { return __builtin_sqrt(x); }
-static inline double sign(double x) { return (double)((x > 0.0) - (x < 0.0)); }
-static inline bool isnan(double x) { return x != x; }
-static inline bool isinf(double x) { return __builtin_fabs(x) == WEFT_INFINITY; }
+static WEFT_INLINE double abs(double x) { return __builtin_fabs(x); }
+static WEFT_INLINE double floor(double x) { return __builtin_floor(x); }
+static WEFT_INLINE double ceil(double x) { return __builtin_ceil(x); }
+static WEFT_INLINE double trunc(double x) { return __builtin_trunc(x); }
+static WEFT_INLINE double round(double x) { return __builtin_nearbyint(x); }
+static WEFT_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
+static WEFT_INLINE double sign(double x) { return (double)((x > 0.0) - (x < 0.0)); }
+static WEFT_INLINE bool isnan(double x) { return x != x; }
+static WEFT_INLINE bool isinf(double x) { return __builtin_fabs(x) == WEFT_INFINITY; }
 
-static inline i64 wrapping_mul(i64 a, i64 b) { return (i64)((uint64_t)a * (uint64_t)b); }
-static inline i64 abs(i64 x) { return x < 0 ? (i64)(0 - (uint64_t)x) : x; }
-static inline i64 floor(i64 x) { return x; }
-static inline i64 ceil(i64 x) { return x; }
-static inline i64 trunc(i64 x) { return x; }
-static inline i64 round(i64 x) { return x; }
-static inline i64 sign(i64 x) { return (x > 0) - (x < 0); }
-static inline bool isnan(i64) { return false; }
-static inline bool isinf(i64) { return false; }
+static WEFT_INLINE i64 wrapping_mul(i64 a, i64 b) { return (i64)((uint64_t)a * (uint64_t)b); }
+static WEFT_INLINE i64 abs(i64 x) { return x < 0 ? (i64)(0 - (uint64_t)x) : x; }
+static WEFT_INLINE i64 floor(i64 x) { return x; }
+static WEFT_INLINE i64 ceil(i64 x) { return x; }
+static WEFT_INLINE i64 trunc(i64 x) { return x; }
+static WEFT_INLINE i64 round(i64 x) { return x; }
+static WEFT_INLINE i64 sign(i64 x) { return (x > 0) - (x < 0); }
+static WEFT_INLINE bool isnan(i64) { return false; }
+static WEFT_INLINE bool isinf(i64) { return false; }
 // base to the power of a whole exponent, wrapping; 1 / base truncated for a negative one, as torch.pow.
 static inline i64 pow(i64 base, i64 exponent) {
   if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
@@ -286,30 +287,30 @@ static inline i64 pow(i64 base, i64 exponent) {
 }
 // Quotients of integers, rounded towards minus infinity and towards 0. Nothing divides by 0: by 0 they are 0, and the
 // most negative number by -1 is itself, where the machine would trap.
-static inline i64 trunc_divide(i64 a, i64 b) {
+static WEFT_INLINE i64 trunc_divide(i64 a, i64 b) {
   const bool negates = b == -1;
   const i64 quotient = a / (b == 0 || negates ? 1 : b);
   return b == 0 ? 0 : negates ? (i64)(0 - (uint64_t)a) : quotient;
 }
-static inline i64 fmod(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)wrapping_mul(trunc_divide(a, b), b)); }
-static inline i64 floor_divide(i64 a, i64 b) {
+static WEFT_INLINE i64 fmod(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)wrapping_mul(trunc_divide(a, b), b)); }
+static WEFT_INLINE i64 floor_divide(i64 a, i64 b) {
   const i64 quotient = trunc_divide(a, b);
   const i64 rest = (i64)((uint64_t)a - (uint64_t)wrapping_mul(quotient, b));
   return quotient - (b != 0 && rest != 0 && (rest < 0) != (b < 0));
 }
 // Shifts of integers that are held in 64 bits but have `bits`: by less than 0 or at least that many, nothing but the sign is left.
-static inline i64 bitwise_left_shift(i64 a, i64 by) { return (uint64_t)by > 63 ? 0 : (i64)((uint64_t)a << by); }
-static inline i64 bitwise_right_shift(i64 a, i64 by) { return a >> ((uint64_t)by > 63 ? 63 : by); }
+static WEFT_INLINE i64 bitwise_left_shift(i64 a, i64 by) { return (uint64_t)by > 63 ? 0 : (i64)((uint64_t)a << by); }
+static WEFT_INLINE i64 bitwise_right_shift(i64 a, i64 by) { return a >> ((uint64_t)by > 63 ? 63 : by); }
 
 // NaN on either side gives NaN. Of a running extremum a, the machine's own one keeps a NaN; whether b is one is known before a is.
 template <class T>
-static inline T unless_nan(T value, T b) {
+static WEFT_INLINE T unless_nan(T value, T b) {
   return b != b ? b : value;
 }
-static inline float maximum(float a, float b) { return unless_nan(b > a ? b : a, b); }
-static inline float minimum(float a, float b) { return unless_nan(b < a ? b : a, b); }
-static inline double maximum(double a, double b) { return unless_nan(b > a ? b : a, b); }
-static inline double minimum(double a, double b) { return unless_nan(b < a ? b : a, b); }
+static WEFT_INLINE float maximum(float a, float b) { return unless_nan(b > a ? b : a, b); }
+static WEFT_INLINE float minimum(float a, float b) { return unless_nan(b < a ? b : a, b); }
+static WEFT_INLINE double maximum(double a, double b) { return unless_nan(b > a ? b : a, b); }
+static WEFT_INLINE double minimum(double a, double b) { return unless_nan(b < a ? b : a, b); }
 // One of two numbers, by a condition that is the same all along a loop: in bits, since compilers make no vector code of a choice so.
 template <class T, class Bits>
 static WEFT_INLINE T by_bits(bool first, T a, T b) {
@@ -318,22 +319,22 @@ static WEFT_INLINE T by_bits(bool first, T a, T b) {
 }
 static WEFT_INLINE float either(bool first, float a, float b) { return by_bits<float, uint32_t>(first, a, b); }
 static WEFT_INLINE double either(bool first, double a, double b) { return by_bits<double, uint64_t>(first, a, b); }
-static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
-static inline float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
+static WEFT_INLINE float relu(float x) { return x < 0.0f ? 0.0f : x; }
+static WEFT_INLINE float clamp(float x, float lo, float hi) { return minimum(maximum(x, lo), hi); }
 
 // The same for every other arithmetic type.
 template <class T>
-static inline T maximum(T a, T b) {
+static WEFT_INLINE T maximum(T a, T b) {
   return a > b ? a : b;
 }
 template <class T>
-static inline T minimum(T a, T b) {
+static WEFT_INLINE T minimum(T a, T b) {
   return a < b ? a : b;
 }
 
 // The shared middle of exp and expm1: x = k ln 2 + r with a whole k; gives e^r - 1.
 constexpr float kWhole = 0x1.8p23f;  // added to a float, it leaves its nearest whole number in the low bits
-static inline float exp_parts(float x, float* k) {
+static WEFT_INLINE float exp_parts(float x, float* k) {
   *k = fma(x, 1.44269504f, kWhole) - kWhole;
   float r = fma(*k, -0.693359375f, x);  // ln 2 in two parts, the first exact when multiplied by k
   r = fma(*k, 2.12194440e-4f, r);
@@ -346,10 +347,10 @@ static inline float exp_parts(float x, float* k) {
   return fma(q * r, r, r);
 }
 // 2^k for a whole k that was left in the low bits of `bits`.
-static inline float power_in(float bits) { return bits_as<float>((bits_as<int32_t>(bits) << 23) + 0x3f800000); }
+static WEFT_INLINE float power_in(float bits) { return bits_as<float>((bits_as<int32_t>(bits) << 23) + 0x3f800000); }
 
 // 1 ulp; subnormal results included.
-static inline float exp(float x) {
+static WEFT_INLINE float exp(float x) {
   float c = x < -104.0f ? -104.0f : x;  // below: 0, above: inf; NaN passes both comparisons
   c = c > 89.0f ? 89.0f : c;
   float k;
@@ -360,14 +361,14 @@ static inline float exp(float x) {
 }
 
 // e^x for x <= 0, as significands are made: 1 ulp, subnormal results included, of which there may be a logarithm.
-static inline float decay(float x) {
+static WEFT_INLINE float decay(float x) {
   float k;
   const float p = exp_parts(x, &k) + 1.0f;
   return x < -104.0f ? 0.0f : p * power_in(k + (kWhole + 64.0f)) * 0x1p-64f;  // 2^k alone may be below the normal numbers
 }
 // The same to 2^-18 of its value, exact at 0, and 0 below the normal numbers: for what is kept in 16 bits, of which half the work
 // is not seen.
-static inline float coarse_decay(float x) {
+static WEFT_INLINE float coarse_decay(float x) {
   const float whole = fma(x, 1.44269504f, kWhole), f = fma(x, 1.44269504f, kWhole - whole);
   float p = 9.5828532e-03f;
   p = fma(p, f, 5.59064252e-02f);
@@ -378,7 +379,7 @@ static inline float coarse_decay(float x) {
 }
 
 // 2 ulp, near 0 too.
-static inline float expm1(float x) {
+static WEFT_INLINE float expm1(float x) {
   float c = x < -18.0f ? -18.0f : x;
   c = c > 89.0f ? 89.0f : c;
   float k;
@@ -392,7 +393,7 @@ static inline float expm1(float x) {
 }
 
 // 1 ulp; log(0) = -inf, log(x < 0) = NaN.
-static inline float log(float x) {
+static WEFT_INLINE float log(float x) {
   const float scaled = x * 0x1p23f;
   const bool tiny = x < 0x1p-126f;
   const int32_t u = bits_as<int32_t>(tiny ? scaled : x);
@@ -417,11 +418,11 @@ static inline float log(float x) {
   return (x < 0.0f) | (x != x) ? WEFT_NAN : y;
 }
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-static inline float silu(float x) { return x / (1.0f + exp(-x)); }
+static WEFT_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+static WEFT_INLINE float silu(float x) { return x / (1.0f + exp(-x)); }
 
 // 2 ulp.
-static inline float tanh(float x) {
+static WEFT_INLINE float tanh(float x) {
   const float a = __builtin_fabsf(x), u = x * x;
   float q = 2.1309033e-03f;
   q = fma(q, u, -8.165034e-03f);
@@ -435,7 +436,7 @@ static inline float tanh(float x) {
 }
 
 // 2 ulp.
-static inline float erf(float x) {
+static WEFT_INLINE float erf(float x) {
   const float a = __builtin_fabsf(x), u = x * x;
   float r = 8.4099214e-05f;
   r = fma(r, u, -8.1526284e-04f);
@@ -510,41 +511,41 @@ double fmod(double, double) noexcept;
 
 namespace weft {
 
-static inline float sin(float x) { return sinf(x); }
-static inline float cos(float x) { return cosf(x); }
-static inline float tan(float x) { return tanf(x); }
-static inline float asin(float x) { return asinf(x); }
-static inline float acos(float x) { return acosf(x); }
-static inline float atan(float x) { return atanf(x); }
-static inline float sinh(float x) { return sinhf(x); }
-static inline float cosh(float x) { return coshf(x); }
-static inline float asinh(float x) { return asinhf(x); }
-static inline float acosh(float x) { return acoshf(x); }
-static inline float atanh(float x) { return atanhf(x); }
-static inline float exp2(float x) { return exp2f(x); }
-static inline float log2(float x) { return log2f(x); }
-static inline float log10(float x) { return log10f(x); }
-static inline float log1p(float x) { return log1pf(x); }
-static inline float erfc(float x) { return erfcf(x); }
-static inline float atan2(float y, float x) { return atan2f(y, x); }
-static inline float pow(float x, float y) { return powf(x, y); }
-static inline float fmod(float x, float y) { return fmodf(x, y); }
+static WEFT_INLINE float sin(float x) { return sinf(x); }
+static WEFT_INLINE float cos(float x) { return cosf(x); }
+static WEFT_INLINE float tan(float x) { return tanf(x); }
+static WEFT_INLINE float asin(float x) { return asinf(x); }
+static WEFT_INLINE float acos(float x) { return acosf(x); }
+static WEFT_INLINE float atan(float x) { return atanf(x); }
+static WEFT_INLINE float sinh(float x) { return sinhf(x); }
+static WEFT_INLINE float cosh(float x) { return coshf(x); }
+static WEFT_INLINE float asinh(float x) { return asinhf(x); }
+static WEFT_INLINE float acosh(float x) { return acoshf(x); }
+static WEFT_INLINE float atanh(float x) { return atanhf(x); }
+static WEFT_INLINE float exp2(float x) { return exp2f(x); }
+static WEFT_INLINE float log2(float x) { return log2f(x); }
+static WEFT_INLINE float log10(float x) { return log10f(x); }
+static WEFT_INLINE float log1p(float x) { return log1pf(x); }
+static WEFT_INLINE float erfc(float x) { return erfcf(x); }
+static WEFT_INLINE float atan2(float y, float x) { return atan2f(y, x); }
+static WEFT_INLINE float pow(float x, float y) { return powf(x, y); }
+static WEFT_INLINE float fmod(float x, float y) { return fmodf(x, y); }
 
-static inline double exp(double x) { return ::exp(x); }
-static inline double coarse_decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
-static inline double decay(double x) { return ::exp(x); }
-static inline double exp2(double x) { return ::exp2(x); }
-static inline double expm1(double x) { return ::expm1(x); }
-static inline double log(double x) { return ::log(x); }
-static inline double log1p(double x) { return ::log1p(x); }
-static inline double tanh(double x) { return ::tanh(x); }
-static inline double erf(double x) { return ::erf(x); }
-static inline double sin(double x) { return ::sin(x); }
-static inline double cos(double x) { return ::cos(x); }
-static inline double pow(double x, double y) { return ::pow(x, y); }
-static inline double fmod(double x, double y) { return ::fmod(x, y); }
+static WEFT_INLINE double exp(double x) { return ::exp(x); }
+static WEFT_INLINE double coarse_decay(double x) { return x < -708.0 ? 0.0 : ::exp(x); }
+static WEFT_INLINE double decay(double x) { return ::exp(x); }
+static WEFT_INLINE double exp2(double x) { return ::exp2(x); }
+static WEFT_INLINE double expm1(double x) { return ::expm1(x); }
+static WEFT_INLINE double log(double x) { return ::log(x); }
+static WEFT_INLINE double log1p(double x) { return ::log1p(x); }
+static WEFT_INLINE double tanh(double x) { return ::tanh(x); }
+static WEFT_INLINE double erf(double x) { return ::erf(x); }
+static WEFT_INLINE double sin(double x) { return ::sin(x); }
+static WEFT_INLINE double cos(double x) { return ::cos(x); }
+static WEFT_INLINE double pow(double x, double y) { return ::pow(x, y); }
+static WEFT_INLINE double fmod(double x, double y) { return ::fmod(x, y); }
 // The remainder that takes the divisor's sign, as Python's and torch.remainder.
-static inline float remainder(float x, float y) {
+static WEFT_INLINE float remainder(float x, float y) {
   const float r = fmodf(x, y);
   return (r != 0.0f) & ((r < 0.0f) != (y < 0.0f)) ? r + y : r;
 }

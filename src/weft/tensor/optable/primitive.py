@@ -259,8 +259,8 @@ _CHOICE = (
     ),
     _decision("eq", np.equal, intervals.equal, "({0} == {1})"),
     _decision("ne", np.not_equal, intervals.negated(intervals.equal), "({0} != {1})"),
-    _decision("logical_and", np.logical_and, intervals.logical_and, "({0} && {1})", "({0} & {1})", samples=_TWO_MASKS),
-    _decision("logical_or", np.logical_or, intervals.logical_or, "({0} || {1})", "({0} | {1})", samples=_TWO_MASKS),
+    _decision("logical_and", np.logical_and, intervals.logical_and, "({0} & {1})", "({0} & {1})", samples=_TWO_MASKS),
+    _decision("logical_or", np.logical_or, intervals.logical_or, "({0} | {1})", "({0} | {1})", samples=_TWO_MASKS),
     _decision("logical_not", np.logical_not, intervals.logical_not, "(!{0})", "({0} == 0)", samples=("bool",)),
     Row(
         name="where",
