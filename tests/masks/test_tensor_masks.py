@@ -188,6 +188,24 @@ def test_what_a_mask_excludes_lets_no_nan_through_where_its_block_is_left_out() 
     assert weft.optimize(filled, (q, k, v, mask))(q, k, v, mask).isfinite().all()
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_data_that_are_subtracted_from_minus_infinity_are_excluded_by_nothing(dim: int) -> None:
+    """-inf - -inf is NaN: the first operand is no mask of the second, and no block is left out for it."""
+
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        return torch.logsumexp(a - b, dim)
+
+    torch.manual_seed(0)
+    a, b = torch.randn(64, 512), torch.randn(64, 512)
+    program = weft.optimize(f, (a, b))
+    assert program.kernels
+    a[:40], a[40:, :300] = -INF, -INF
+    torch.testing.assert_close(program(a, b), f(a, b), rtol=1e-5, atol=1e-5)
+    b[:20, :7] = -INF
+    assert f(a, b).isnan().any()
+    torch.testing.assert_close(program(a, b), f(a, b), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 def test_long_loops_on_a_gpu_are_told_beforehand() -> None:
     q, k, v = (t.bfloat16() for t in drawn(1024, 1024, (2, 4)))
     program = weft.optimize(filled, (q, k, v, torch.rand(1024, 1024) < 0.5), target="cuda:90", effort="none")
