@@ -170,6 +170,15 @@ def test_numbers_are_no_mask() -> None:
     assert guard(program) == program
 
 
+def test_what_something_is_subtracted_from_is_no_mask_of_it() -> None:
+    """-inf - x is NaN where x is -inf; a mask is added, or selects."""
+    difference = expression("exp", expression("sub", Arg(0), Arg(1)))
+    program = fused(sums(difference, DType.float32))
+    assert guard(program) == program
+    added = fused(sums(expression("exp", expression("add", Arg(0), Arg(1))), DType.float32))
+    assert guards(guard(added))
+
+
 def test_a_loop_without_a_state_is_not_guarded() -> None:
     found = guard(fused(sums(KEPT)))
     (loop,) = (m for m in maps(found.graph) if m.guard is not None)

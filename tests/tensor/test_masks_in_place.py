@@ -12,7 +12,7 @@ from testkit.block.programs import F32, axes, tensor
 from weft.tensor import Fp64Domain, evaluate
 from weft.tensor.dtypes import DType
 from weft.tensor.laws import masks_in_place
-from weft.tensor.program import Cast, Constant, Elementwise, Iota, TensorProgram, Use
+from weft.tensor.program import Cast, Constant, Elementwise, Iota, Monoid, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, operations
 from weft.verify import equivalent
 
@@ -90,6 +90,66 @@ def test_what_is_excluded_by_adding_does_not_propagate_nan():
     found = evaluate(after, {"x": np.full((2, 2), np.nan)}, Fp64Domain())[0]
     assert found[0, 1] == -math.inf
     assert np.isnan(found[1]).all()
+
+
+EXP, PRODUCT = apply("exp", Arg(0)), apply("mul", Arg(0), Arg(1))
+EXPONENTIAL = each("e", (M, N), EXP, X)
+TIMES_MASK = each("y", (M, N), PRODUCT, Use("e", (M, N)), Use("c", (M, N)))
+
+
+@pytest.mark.parametrize("number", [1.0, 1.25])
+def test_of_an_exponential_a_mask_that_multiplies_it_chooses(number):
+    made = mask(apply("where", BELOW, Lit(number), Lit(0.0)))
+    before = program(made, EXPONENTIAL, TIMES_MASK)
+    after = masks_in_place(before)
+    last = after.nodes[-1]
+    assert isinstance(last, Elementwise)
+    assert isinstance(last.expr, Apply)
+    assert last.expr.op == "where"
+    assert last.expr.args[2] == Lit(0.0)
+    assert equivalent(before, after, [{"x": (3, 4)}]).agrees
+    one, other = (evaluate(p, {"x": np.full((2, 2), 1e4)}, Fp64Domain())[0] for p in (before, after))
+    assert np.isnan(one[0, 1])  # infinity times 0
+    assert other[0, 1] == 0.0
+    assert (other[1] == math.inf).all()
+
+
+def test_other_factors_of_a_mask_stay_factors():
+    """Times 0, an infinity among data is NaN, as it is in eager."""
+    before = program(ONES, reader(PRODUCT))
+    last = masks_in_place(before).nodes[-1]
+    assert isinstance(last, Elementwise)
+    assert last.expr == apply("mul", Arg(0), apply("where", apply("le", Arg(1), Arg(2)), Lit(1.0), Lit(0.0)))
+    weighed = each("w", (M, N), PRODUCT, Use("e", (M, N)), X)
+    of_both = each("y", (M, N), PRODUCT, Use("w", (M, N)), Use("c", (M, N)))
+    last = masks_in_place(program(ONES, EXPONENTIAL, weighed, of_both)).nodes[-1]
+    assert isinstance(last, Elementwise)
+    assert operations(last.expr) == 3
+
+
+def test_what_a_shift_keeps_in_range_stays_a_factor():
+    top = Reduction("top", (M,), F32, Monoid.max, X, (N,))
+    below = each("d", (M, N), apply("sub", Arg(0), Arg(1)), X, Use("top", (M,)))
+    raised = each("e", (M, N), EXP, Use("d", (M, N)))
+    before = TensorProgram((tensor("x", M, N),), (*INDICES, ONES, top, below, raised, TIMES_MASK), ("y",))
+    last = masks_in_place(before).nodes[-1]
+    assert isinstance(last, Elementwise)
+    assert isinstance(last.expr, Apply)
+    assert last.expr.op == "mul"
+
+
+def test_a_product_of_masks_is_a_mask():
+    second = Elementwise(
+        "b", (M, N), F32, apply("where", apply("lt", Arg(0), Arg(1)), Lit(0.0), Lit(2.0)), (COLUMN, ROW)
+    )
+    joined = each("z", (M, N), PRODUCT, Use("c", (M, N)), Use("b", (M, N)))
+    before = program(ONES, second, joined, reader(apply("where", IS_ZERO, INF, Arg(0)), "z"))
+    after = masks_in_place(before)
+    assert [type(n) for n in after.nodes] == [Iota, Iota, Elementwise]
+    assert equivalent(before, after, [{"x": (3, 4)}]).agrees
+    values = {"x": np.random.default_rng(0).standard_normal((4, 5))}
+    one, other = (evaluate(p, values, Fp64Domain())[0] for p in (before, after))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_a_mask_that_values_decide_stays():

@@ -175,6 +175,30 @@ def test_rounding_decides_also_where_a_mask_excludes_operands():
         assert (tally.verdict() is None) is right, tally.verdict()
 
 
+@pytest.mark.parametrize(("off", "is_right"), [(0.0, True), (1e-2, False)])
+def test_what_a_mask_leaves_of_a_row_is_held_to_that_row(off, is_right):
+    """Sums beside infinities times 0, which are NaN in eager. One row is 1e8 times the others, and hides none of their errors."""
+    m, n = programs.axes("m", "n")
+    nodes = (each("p", (m, n), apply("mul", Arg(0), Arg(1)), Use("x", (m, n)), Use("w", (n,))), row_sum("t", "p", m, n))
+    program = TensorProgram((programs.tensor("x", m, n), programs.tensor("w", n)), nodes, ("t",))
+
+    def rows(v):
+        found = np.random.default_rng(0).standard_normal(v.shape).astype(np.float32).astype(np.float64)
+        found[0] *= 1e8
+        found[:, 0] = np.inf
+        return found
+
+    def weights(v):
+        return np.where(np.arange(len(v)) == 0, 0.0, 1.0)
+
+    def found(case):
+        assert np.isnan(case.exact[0]).all()
+        return (case.unmasked[0] + np.where(np.arange(len(case.exact[0])) == 0, 0.0, off),)
+
+    said = one_case(program, lambda v: rows(v) if v.ndim == 2 else weights(v), found)
+    assert (said is None) is is_right, said
+
+
 def test_sums_in_fp64_are_held_to_the_roundings_of_fp64():
     assert verdict(summed(DType.float64)) is None
     assert verdict(summed(DType.float64), draws=4) is None

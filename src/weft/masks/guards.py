@@ -63,7 +63,8 @@ def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
     for made in _candidates(node, of):
         found = made.guard
         assert found is not None
-        if _pays(made, given) and values.unchanged(made, known, Facts(), {found.value: KnownNumber(found.idle)}):
+        idle = {found.value: KnownNumber(found.idle, raw=True)}
+        if _pays(made, given) and values.unchanged(made, known, Facts(), idle):
             first, rest = asked(made)
             return sealed(replace(made, body=replace(made.body, nodes=(*first, *rest))))
     return node

@@ -17,9 +17,15 @@ from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 @dataclass(frozen=True, slots=True)
 class KnownNumber:
-    """The same number in every element."""
+    """The same number in every element.
+
+    Attributes:
+        value: the number.
+        raw: it is a tensor's own, or made of such numbers alone: it has not been added to anything as a mask yet.
+    """
 
     value: float | int | bool
+    raw: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,9 @@ def of_expression(expr: Scalar, args: Sequence[KnownValue], facts: Facts) -> Kno
     """Says what is known of `expr`, whose arguments are `args`.
 
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an
-    operand this way does not let its NaN through (docs/guide/masks.md). A state that is subtracted from itself counts as
-    finite too: the difference is 0.
+    operand this way does not let its NaN through (docs/guide/masks.md). What a mask has been added to stays excluded
+    whatever is subtracted from it; from a `raw` -inf, x is subtracted as from any number: -inf - x is NaN where x is -inf.
+    A state that is subtracted from itself counts as finite too: the difference is 0.
     """
     match expr:
         case Arg(index):
@@ -93,7 +100,8 @@ def _converted(value: KnownValue, dtype: DType) -> KnownValue:
             return KnownNumber(bool(number))
         case KnownNumber(number) if dtype.is_float:
             # Rounding could make of a number another one; small integers and infinities have every float's precision.
-            return KnownNumber(float(number)) if number in (0, 1, float("-inf"), float("inf")) else None
+            exact = number in (0, 1, float("-inf"), float("inf"))
+            return KnownNumber(float(number), value.raw) if exact else None
         case KnownNumber(bool(number)):
             return KnownNumber(int(number))
         case Linear() if dtype in _NEVER_FLOAT:
@@ -122,9 +130,8 @@ def _applied(op: str, values: list[KnownValue], facts: Facts) -> KnownValue:
             return _sum(op, left, right)
         case _:
             pass
-    if all(isinstance(v, KnownNumber) for v in values):
-        return _computed(op, [v.value for v in values if isinstance(v, KnownNumber)])
-    return _partly(op, values)
+    numbers = [v for v in values if isinstance(v, KnownNumber)]
+    return _computed(op, numbers) if len(numbers) == len(values) else _partly(op, values)
 
 
 def _compared(op: str, left: KnownValue, right: KnownValue, facts: Facts) -> KnownValue:
@@ -191,13 +198,13 @@ def _plain(linear: Linear) -> KnownValue:
     return linear if linear.number is None else KnownNumber(linear.number)
 
 
-def _computed(op: str, numbers: list[float | int | bool]) -> KnownValue:
-    found = row(op)
+def _computed(op: str, known: list[KnownNumber]) -> KnownValue:
+    found, numbers = row(op), [each.value for each in known]
     with np.errstate(all="ignore"):
         result = np.asarray(found.meaning(*(np.asarray(n) for n in numbers))).item()
     if op not in ("add", "sub") and all(map(_in_between, numbers)) and not _in_between(result):
         return None  # exp(-1e9) is 0 in numbers alone: no finite number takes the place of -inf
-    return KnownNumber(bool(result) if found.result == "bool" else result)
+    return KnownNumber(bool(result) if found.result == "bool" else result, any(each.raw for each in known))
 
 
 def _in_between(number: float) -> bool:
@@ -207,10 +214,10 @@ def _in_between(number: float) -> bool:
 
 def _partly(op: str, values: list[KnownValue]) -> KnownValue:
     """Returns the result where one operand decides it alone; None where none does."""
-    numbers = [v.value for v in values if isinstance(v, KnownNumber)]
+    numbers = [v for v in values if isinstance(v, KnownNumber)]
     if len(values) == 1:
         return None
-    number = numbers[0] if len(numbers) == 1 else None
+    number, raw = (numbers[0].value, numbers[0].raw) if len(numbers) == 1 else (None, False)
     other = next(v for v in values if not isinstance(v, KnownNumber))
     match op:
         case "logical_and" if number is False:
@@ -221,7 +228,7 @@ def _partly(op: str, values: list[KnownValue]) -> KnownValue:
             return other
         case "mul" if number == 0:
             return KnownNumber(0.0)
-        case "add" | "sub" if number == float("-inf") and (op == "add" or values[1] is other):
+        case "add" | "sub" if number == float("-inf") and (op == "add" or (values[1] is other and not raw)):
             return KnownNumber(float("-inf"))
         case "maximum" if number == float("-inf") or (
             isinstance(other, Start) and number is not None and number <= other.least

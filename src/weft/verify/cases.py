@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,10 +32,11 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
-from weft.verify.fitted import points
+from weft.verify.fitted import AT_MOST, points
 from weft.verify.inputs import deciding, indices_below, reads_inside
 from weft.verify.regimes import REGIMES, RowLayout, drawn, labels, layout_of, reduced_spaces
 from weft.verify.torch_array import TorchArray
+from weft.verify.wide import WideDomain
 
 # A reference of so many operations is worked out on the GPU that runs the kernels: below them its launches take longer.
 ON_DEVICE = 1 << 18
@@ -149,6 +151,28 @@ class Case:
 
         return self._once(("masked and rounded" if masked else "rounded", number), made)
 
+    def wide(self, number: int = 0) -> tuple[Array, ...] | None:
+        """Returns the results in fp64 of numbers that have more range than fp64, where 0 times anything is 0; None where that would
+        take minutes.
+
+        Args:
+            number: of a run in which each operation rounds at random; 0: exact.
+        """
+        if points(self.program, self.sizes) > AT_MOST:
+            return None
+
+        def made() -> tuple[Array, ...]:
+            eps = max((n.dtype.accumulator.eps for n in self.program.inputs if n.dtype.is_float), default=0.0)
+            domain = WideDomain(number or None, eps)
+            given = {name: domain.given(_on_host(v)) for name, v in self.inputs.items()}
+            with np.errstate(all="ignore"):
+                found = evaluate(self.program, given, domain, sizes=dict(self.sizes))
+            return tuple(self._place(domain.told(each)) for each in found)
+
+        with suppress(MemoryError):
+            return self._once(("wide", number), made)
+        return None
+
     def coarsely_rounded(self, number: int) -> tuple[Array, ...]:
         """Returns the results where each operation rounds at random, by as much as those of a GPU that are the least exact."""
         return self._off(RandomlyRoundedDomain(number, ROOM))
@@ -216,6 +240,10 @@ def said(group: int) -> str:
     own = [REGIMES[n - 1].name for n in places[1:] if n]
     rest = [REGIMES[places[0]].name] if places and (places[0] or not own) else []
     return " beside ".join(dict.fromkeys(own + rest)) or REGIMES[0].name
+
+
+def _on_host(values: Array) -> Array:
+    return values if is_numpys(values) else np.asarray(values)
 
 
 def most_terms(program: TensorProgram, sizes: Mapping[str, int]) -> int:

@@ -7,12 +7,35 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Monoid, Node, Reduction
-from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, apply, is_zero
 
 
 def is_exponential(node: Node) -> bool:
     """Tell whether `node` raises something to a power of e, and does nothing else."""
     return isinstance(node, Elementwise) and node.expr == apply("exp", Arg(0))
+
+
+def is_raised(expr: Scalar, raised: Collection[int]) -> bool:
+    """Tell whether `expr` is made of exponentials, of arguments that are, and of finite literals alone: over the reals it is
+    a number wherever what they raise is. A factor of another kind, or a divisor, may be infinite by itself.
+
+    Args:
+        expr: of an elementwise operation.
+        raised: the arguments that are made of exponentials alone.
+    """
+    match expr:
+        case Arg(index):
+            return index in raised
+        case Apply("exp", _):
+            return True
+        case Apply("mul", (x, Lit(value)) | (Lit(value), x)):
+            return isfinite(value) and is_raised(x, raised)
+        case Apply("where", (_, *branches)):
+            return all(is_zero(each) or is_raised(each, raised) for each in branches)
+        case Apply("add" | "mul" | "maximum" | "minimum", args):
+            return all(is_raised(each, raised) for each in args)
+        case _:
+            return False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
@@ -15,9 +15,32 @@ from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws.cleaning import remove_dead
+from weft.tensor.laws.finite import is_raised
 from weft.tensor.passes import tensor_pass
-from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Node, TensorProgram, Use, reads_through
-from weft.tensor.scalar import Apply, Arg, ArgumentTable, Convert, Lit, Scalar, operations, substitute
+from weft.tensor.program import (
+    Cast,
+    Constant,
+    Elementwise,
+    Extent,
+    Iota,
+    Node,
+    Reduction,
+    TensorProgram,
+    Use,
+    reads_through,
+)
+from weft.tensor.scalar import (
+    Apply,
+    Arg,
+    ArgumentTable,
+    Convert,
+    Lit,
+    Scalar,
+    applied,
+    arguments,
+    operations,
+    substitute,
+)
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _LARGEST = 8
@@ -37,9 +60,15 @@ def masks_in_place(program: TensorProgram) -> TensorProgram:
         m[i, j] = not keep[i, j]
         a[i, j] = where(m[i, j], -inf, x[i, j])           ==>    a[i, j] = where(keep[i, j], x[i, j], -inf)
 
+        m[i, j] = float32(keep[i, j])
+        a[i, j] = e[i, j] * m[i, j]                       ==>    a[i, j] = where(keep[i, j], e[i, j], 0)
+
     Condition: the mask is made of comparisons of integers, and of conditions, that nothing but iotas, constants, sizes and inputs
     of integers and bools decide, and has at most two values, both literals; the reader is elementwise, others keep the tensor.
-    Conditioning: none; but where -inf was added, a NaN or inf at an excluded place is excluded too.
+    What is multiplied by a mask is made of exponentials alone, as e[i, j] = exp(s[i, j]), of what no shift keeps in range, as
+    exp(s[i, j] - max s[i]) is.
+    Conditioning: none; but where -inf was added, a NaN or inf at an excluded place is excluded too, and where an exponential is
+    multiplied by 0, it is excluded though it overflows (docs/decisions/0069-products-with-masks.md).
     """
     return remove_dead(_Masks().run(program))
 
@@ -53,12 +82,18 @@ class _Masks:
         indices: names of values that indices, sizes and inputs without fractions alone decide, with their types.
         literals: the constants, as literals.
         masks: the expression of each mask, over uses of `indices`.
+        reduced: names of reductions, and of what is made of them element by element.
+        shifted: names of sums and differences of something that lacks one of their axes, and is made of reductions.
+        raised: names of values that are made of exponentials alone, but not of what is shifted.
     """
 
     nodes: list[Node] = field(default_factory=list[Node])
     indices: dict[str, DType] = field(default_factory=dict[str, DType])
     literals: dict[str, Lit] = field(default_factory=dict[str, Lit])
     masks: dict[str, Elementwise] = field(default_factory=dict[str, Elementwise])
+    reduced: set[str] = field(default_factory=set[str])
+    shifted: set[str] = field(default_factory=set[str])
+    raised: set[str] = field(default_factory=set[str])
 
     def run(self, program: TensorProgram) -> TensorProgram:
         self.indices |= {n.name: n.dtype for n in program.inputs if n.dtype.kind != "float" and not n.dtype.is_foreign}
@@ -77,6 +112,7 @@ class _Masks:
             case Elementwise():
                 made = self.simplified(node)
                 self.note(made)
+                self.note_exponentials(made)
                 node = (
                     made
                     if any(u.value in self.masks for u in node.args) or _is_mask(made.expr, self.bools(made))
@@ -84,8 +120,11 @@ class _Masks:
                 )
             case Cast():
                 counted = self.indices.get(node.arg.value) is DType.bool
+                self.note_exponentials(node)
                 expr = Convert(node.dtype, Arg(0)) if node.semantic or counted else Arg(0)
                 self.note(self.simplified(Elementwise(node.name, node.axes, node.dtype, expr, (node.arg,))))
+            case Reduction():
+                self.reduced.add(node.name)
             case _:
                 pass
         self.nodes.append(node)
@@ -97,9 +136,29 @@ class _Masks:
         if 0 < operations(made.expr) <= _LARGEST and _is_mask(made.expr, self.bools(made)):
             self.masks[made.name] = made
 
+    def note_exponentials(self, made: Elementwise | Cast) -> None:
+        """Notes what a mask that is multiplied with `made` is to select from, and what is not, since a shift keeps it in range."""
+        uses, expr = (made.args, made.expr) if isinstance(made, Elementwise) else ((made.arg,), Arg(0))
+        reduced = [use for use in uses if use.value in self.reduced]
+        if len(reduced) == len(uses):
+            self.reduced.add(made.name)
+        shift = any(len(use.axes) < len(made.axes) for use in reduced) and applied(expr) in (["add"], ["sub"])
+        if shift or (expr == Arg(0) and uses[0].value in self.shifted):
+            self.shifted.add(made.name)
+        if made.dtype.is_float and is_raised(expr, self.of_raised(uses)) and not self.raises_shifted(expr, uses):
+            self.raised.add(made.name)
+
+    def raises_shifted(self, expr: Scalar, uses: Sequence[Use]) -> bool:
+        """Tells whether the expression raises something that a shift keeps in range."""
+        return "exp" in applied(expr) and any(uses[i].value in self.shifted for i in arguments(expr))
+
     def bools(self, node: Elementwise) -> set[int]:
         """Returns the arguments of `node` that are conditions."""
         return {i for i, use in enumerate(node.args) if self.indices.get(use.value) is DType.bool}
+
+    def of_raised(self, args: Iterable[Use]) -> set[int]:
+        """Returns the arguments that are made of exponentials alone."""
+        return {i for i, use in enumerate(args) if use.value in self.raised}
 
     def simplified(self, node: Elementwise) -> Elementwise:
         """Returns `node` with masks and constants in place of their uses, in the simplest form."""
@@ -118,7 +177,7 @@ class _Masks:
         expr = substitute(node.expr, inlined)
         integers = {i for i, use in enumerate(args) if self.indices.get(use.value, DType.float32).kind == "int"}
         bools = {i for i, use in enumerate(args) if self.indices.get(use.value) is DType.bool}
-        expr = simplify(expr, _Kinds(integers, bools))
+        expr = simplify(expr, _Kinds(integers, bools, self.of_raised(args)))
         used = ArgumentTable[Use]()
         expr = substitute(expr, lambda i: used.arg(args[i]))
         return replace(node, expr=expr, args=tuple(used))
@@ -126,10 +185,11 @@ class _Masks:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The arguments of an expression that are integers, never NaN, and those that are conditions."""
+    """The arguments of an expression that are integers, never NaN, those that are conditions, and those that exponentials make."""
 
     integers: set[int]
     bools: set[int]
+    raised: set[int]
 
 
 def _is_mask(expr: Scalar, bools: set[int]) -> bool:
@@ -164,12 +224,12 @@ def simplify(expr: Scalar, kinds: _Kinds) -> Scalar:
                 inner = Apply("where", (inner, Lit(value=True), Lit(value=False)))
             return _folded(inner, lambda lit: _converted(lit, dtype)) or Convert(dtype, inner)
         case Apply(op, args):
-            return _applied(op, [simplify(a, kinds) for a in args], kinds.integers)
+            return _applied(op, [simplify(a, kinds) for a in args], kinds)
         case _:
             assert_never(expr)
 
 
-def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
+def _applied(op: str, args: list[Scalar], kinds: _Kinds) -> Scalar:
     """Applies the row `op` to simple arguments, in the simplest form."""
     match op, args:
         case "where", (Lit(value), yes, no):
@@ -177,13 +237,13 @@ def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
         case "where", (condition, Lit(True), Lit(False)):
             return condition
         case "where", (condition, Lit(False), Lit(True)):
-            return _applied("logical_not", [condition], integers)
+            return _applied("logical_not", [condition], kinds)
         case "where", (Apply("logical_not", (inner,)), yes, no):
-            return _applied("where", [inner, no, yes], integers)
+            return _applied("where", [inner, no, yes], kinds)
         case "logical_not", (Apply("logical_not", (inner,)),):
             return inner
         case "logical_not", (Apply(name, compared),) if name in _OPPOSITE and all(
-            _is_integer(a, integers) for a in compared
+            _is_integer(a, kinds.integers) for a in compared
         ):
             return Apply(_OPPOSITE[name], compared)
         case (("logical_and" | "logical_or"), (one, Lit(bool(value))) | (Lit(bool(value)), one)):
@@ -194,11 +254,40 @@ def _applied(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
         ) if {yes.value, no.value} == {0.0, -math.inf} and not isinstance(x, Lit):
             picked = (x, Lit(-math.inf)) if yes.value == 0.0 else (Lit(-math.inf), x)
             return Apply("where", (condition, *picked))
+        case "mul", (left, right):
+            return _multiplied(left, right, kinds) or _selected(op, args, kinds)
         case _:
-            return _selected(op, args, integers)
+            return _selected(op, args, kinds)
 
 
-def _selected(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
+def _multiplied(left: Scalar, right: Scalar, kinds: _Kinds) -> Scalar | None:
+    """Chooses between the product and 0 where one factor is a mask, and the other a mask or of exponentials; else returns None."""
+    one, other = _kept(left, kinds), _kept(right, kinds)
+    if one is not None and other is not None:
+        number = _value("mul", [one[1].value, other[1].value])
+        both = Apply("logical_and", (one[0], other[0]))
+        return None if number is None else Apply("where", (both, number, Lit(0 * number.value)))
+    for mask, x in ((one, right), (other, left)):
+        if mask is not None and is_raised(x, kinds.raised):
+            condition, number = mask
+            product = x if number.value == 1 else Apply("mul", (x, number))
+            return _applied("where", [condition, product, Lit(0.0)], kinds)
+    return None
+
+
+def _kept(expr: Scalar, kinds: _Kinds) -> tuple[Scalar, Lit] | None:
+    """Returns where a choice between a number and 0 is the number, and which; None if it is none, or floats decide it."""
+    match expr:
+        case Apply("where", (condition, Lit() as yes, Lit() as no)) if 0 in (yes.value, no.value):
+            number = yes if no.value == 0 else no
+            kept = condition if number is yes else _applied("logical_not", [condition], kinds)
+            decided = all(i in kinds.integers | kinds.bools for i in arguments(condition))
+            return (kept, number) if decided and number.value and math.isfinite(number.value) else None
+        case _:
+            return None
+
+
+def _selected(op: str, args: list[Scalar], kinds: _Kinds) -> Scalar:
     """Applies a row to a selection of two literals and to literals: a selection of its values if it can be, else just the row."""
     places = [i for i, a in enumerate(args) if not isinstance(a, Lit)]
     if len(places) != 1:
@@ -212,7 +301,7 @@ def _selected(op: str, args: list[Scalar], integers: set[int]) -> Scalar:
     found = _folded(args[place], folded)
     if not isinstance(found, Apply):
         return Apply(op, tuple(args)) if found is None else found
-    return _applied(found.op, list(found.args), integers)
+    return _applied(found.op, list(found.args), kinds)
 
 
 def _folded(expr: Scalar, change: Callable[[Lit], Lit | None]) -> Scalar | None:
