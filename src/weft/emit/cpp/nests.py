@@ -34,6 +34,8 @@ from weft.tensor.scalar import Apply, Arg, Convert
 
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
+# Elements that one number adds up, where other loops are inside: more are added up in lanes by turns.
+_IN_TURN = 32
 
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
@@ -162,8 +164,11 @@ class _Printer(Copies):
             if work in lanes:
                 array = self._lanes(f"{name}_lanes", kind, start)
                 arrays[work.lazy] = Text(f"{array}[lane]", kind)
-                if self._long(axis) and node.monoid is Monoid.sum and kind == "float":
+                if self._more_than(_CHAINED, axis) and node.monoid is Monoid.sum and kind == "float":
                     grown[work.lazy] = self._lanes(f"{name}_sums", kind, start), array
+            elif kind != "int" and node.monoid is Monoid.sum and self._more_than(_IN_TURN, axis):
+                array = self._lanes(f"{name}_lanes", kind, start)
+                arrays[work.lazy] = Text(f"{array}[{self.index[axis]} % weft::kLanes]", kind)
             else:
                 self.out.line(f"{CTYPE[kind]} {name} = {start};")
                 clauses.append(reduction_clause(node.monoid, kind, name))
@@ -196,7 +201,7 @@ class _Printer(Copies):
         for value, array in arrays.items():
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
-            held = ", ".join(grown.get(value, (array.text.removesuffix("[lane]"),)))
+            held = ", ".join(grown.get(value, (array.text.split("[")[0],)))
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
@@ -252,10 +257,10 @@ class _Printer(Copies):
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
         return Head(at, step)
 
-    def _long(self, axis: Axis) -> bool:
-        """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
+    def _more_than(self, count: int, axis: Axis) -> bool:
+        """Tell whether a block of `axis` can have more elements than `count`."""
         most = self.scope[axis].most
-        return not most.isdigit() or int(most) > _CHAINED
+        return not most.isdigit() or int(most) > count
 
     def _lanes(self, wish: str, kind: Kind, start: str) -> str:
         """Declare an array for the partial results of lanes."""
