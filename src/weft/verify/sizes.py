@@ -269,8 +269,8 @@ def _stretches(node: Map) -> int:
         return node.range.count
     if isinstance(node.range, Remainder):
         return 4
-    # What an iteration does to a state that is not as it began is seen an iteration later.
-    return 3 if node.state is not None and node.state.shown else 1
+    # What an iteration does to a state that is not as it began is seen an iteration later, and so is what a short chain came to.
+    return 3 if node.state is not None and node.state.shown else 2 if 0 < node.chain <= _CHAIN else 1
 
 
 def _looked_up(graph: Graph, lists: Mapping[str, tuple[Axis, ...]]) -> set[str]:

@@ -24,7 +24,7 @@ from weft.block.program import (
 )
 from weft.block.walk import asked, consumers, maps, operands, stored
 from weft.emit.calls import row_major
-from weft.emit.cpp import chains, nests, places, prefixes, rankings
+from weft.emit.cpp import levels, nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.guards import done
@@ -141,17 +141,17 @@ def _loop(body: Body, node: Map) -> None:
     places = {name: _place(frame, name, body.types[name], scope) for name in once}
     found = iterations(frame, node, scope)
     base = found.only.first if node.tile is None else frame.names.make(node.axis.name)
-    chain = chains.begun(frame, node)
-    carried = {} if node.state is None else _carried(body, node, node.state, found, base, chain)
+    own = levels.begun(frame, node)
+    carried = {} if node.state is None else _carried(body, node, node.state, found, base, own)
     memories = {name: memory for name, (memory, _) in carried.items()}
-    if chain is not None:
-        chains.declare(body, chain, [*memories.values()], lambda left, right: _merged(body, node, left, right))
+    if own is not None:
+        levels.declare(body, own, [*memories.values()], lambda left, right: _merged(body, node, left, right))
     with _iterations(frame, node, found, base) as step:
         iteration(body, node, {**scope, node.axis: step}, places, carried)
-        if chain is not None and node.state is not None:
-            chains.step(body, node.state, chain, carried)
-    if chain is not None:
-        chains.end(frame, chain)
+        if own is not None and node.state is not None:
+            levels.step(body, node.state, own, carried)
+    if own is not None:
+        levels.end(frame, own)
     if node.state is not None:
         _finish(body, node, node.state, memories)
     body.values |= places
@@ -210,7 +210,7 @@ def _tables(frame: Frame, found: Iterations, base: str) -> tuple[str, str, str]:
 
 
 def _carried(
-    body: Body, node: Map, state: State, steps: Iterations, base: str, chain: chains.Chain | None
+    body: Body, node: Map, state: State, steps: Iterations, base: str, own: levels.Levels | None
 ) -> dict[str, tuple[ItemMemory, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
@@ -229,7 +229,7 @@ def _carried(
         if alone and node.guard is None and exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({alone.last} <= {alone.first})"):
                 places.fill(frame, body.scope, memory, component.init)
-            begun = f"{base} > {alone.first}" if chain is None else f"!({chain.is_new})"
+            begun = f"{base} > {alone.first}" if own is None else f"!({own.is_new})"
             found[component.name] = (memory, "false" if node.tile is None else begun)
         else:
             places.fill(frame, body.scope, memory, component.init)

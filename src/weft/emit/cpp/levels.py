@@ -1,6 +1,6 @@
 """States of long loops in levels: what a few iterations add up is merged into what so many before them came to, and that again.
 
-Level 0 is the state that iterations update. A function of the kernel moves what one level holds to a higher one; the prelude calls it.
+Level 0 is what iterations update. A function in the kernel moves what a level holds to a higher one, when the prelude says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Merge: TypeAlias = Callable[[Sequence[ItemMemory], Sequence[ItemMemory]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class Levels:
     """The levels of one loop's state, as they are printed.
 
     Attributes:
@@ -42,30 +42,30 @@ class Chain:
         return f"{self.done} % {self.count} == 0"
 
 
-def begun(frame: Frame, node: Map) -> Chain | None:
+def begun(frame: Frame, node: Map) -> Levels | None:
     """Declare the count of the iterations of `node`; None where all of them add to one level."""
     if not node.chain:
         return None
-    found = Chain(node.chain, frame.names.make(f"{node.axis.name}_done"), frame.names.make(f"{node.axis.name}_move"))
+    found = Levels(node.chain, frame.names.make(f"{node.axis.name}_done"), frame.names.make(f"{node.axis.name}_move"))
     frame.out.line(f"i64 {found.done} = 0;")
     return found
 
 
-def declare(body: Body, chain: Chain, memories: Sequence[ItemMemory], merge: Merge) -> None:
+def declare(body: Body, levels: Levels, memories: Sequence[ItemMemory], merge: Merge) -> None:
     """Print the function that moves levels of a state, whose components `memories` are level 0 of; `body`: what the loop is in."""
     frame = body.frame
-    held = [_levels(body, memory) for memory in memories]
+    reserved = [_reserved(body, memory) for memory in memories]
     shared = [
         f"&{name}"
-        for memory, levels in zip(memories, held, strict=True)
+        for memory, above in zip(memories, reserved, strict=True)
         if memory.variable
-        for name in (memory.base, levels)
+        for name in (memory.base, above)
     ]
     captured = ", ".join(["=", *shared])
-    head = f"const auto {chain.move} = [{captured}](int from, int to, bool add) __attribute__((noinline))"
+    head = f"const auto {levels.move} = [{captured}](int from, int to, bool add) __attribute__((noinline))"
     with frame.out.block(head, "};"):
         newer, older = (
-            [_at(frame, memory, levels, body, which) for memory, levels in zip(memories, held, strict=True)]
+            [_at(body, memory, above, which) for memory, above in zip(memories, reserved, strict=True)]
             for which in ("from", "to")
         )
         with frame.out.block("if (add)"):
@@ -74,24 +74,24 @@ def declare(body: Body, chain: Chain, memories: Sequence[ItemMemory], merge: Mer
             nests.run(frame, body.scope, [Put(to, value) for to, value in zip(older, newer, strict=True)])
 
 
-def step(body: Body, state: State, chain: Chain, carried: Mapping[str, tuple[ItemMemory, str]]) -> None:
+def step(body: Body, state: State, levels: Levels, carried: Mapping[str, tuple[ItemMemory, str]]) -> None:
     """Print what comes after an iteration: where level 0 has its terms, it is moved, and begins anew."""
     frame = body.frame
-    frame.out.line(f"{chain.done} += 1;")
-    with frame.out.block(f"if ({chain.is_new})"):
-        frame.out.line(f"weft::move_levels<{chain.count}>({chain.done}, {chain.move});")
+    frame.out.line(f"{levels.done} += 1;")
+    with frame.out.block(f"if ({levels.is_new})"):
+        frame.out.line(f"weft::move_levels<{levels.count}>({levels.done}, {levels.move});")
         for component in state.components:
             memory, has_value = carried[component.name]
             if has_value == "true":
                 places.fill(frame, body.scope, memory, component.init)
 
 
-def end(frame: Frame, chain: Chain) -> None:
+def end(frame: Frame, levels: Levels) -> None:
     """Print what merges all levels, in level 0."""
-    frame.out.line(f"weft::merge_levels<{chain.count}>({chain.done}, {chain.move});")
+    frame.out.line(f"weft::merge_levels<{levels.count}>({levels.done}, {levels.move});")
 
 
-def _levels(body: Body, memory: ItemMemory) -> str:
+def _reserved(body: Body, memory: ItemMemory) -> str:
     """Reserve memory for the levels above `memory`."""
     frame = body.frame
     if memory.variable:
@@ -105,12 +105,13 @@ def _size(body: Body, memory: ItemMemory) -> str:
     return factor(times(*(body.scope[a].most for a in memory.dims)))
 
 
-def _at(frame: Frame, memory: ItemMemory, levels: str, body: Body, which: str) -> ItemMemory:
+def _at(body: Body, memory: ItemMemory, above: str, which: str) -> ItemMemory:
     """Print where the level `which` of `memory` lies."""
-    base, ctype = frame.names.make(f"{memory.base}_{which}"), element(memory.dtype)
+    frame, ctype = body.frame, element(memory.dtype)
+    base = frame.names.make(f"{memory.base}_{which}")
     if memory.variable:
-        frame.out.line(f"{ctype}& {base} = {which} ? {levels}[{which} - 1] : {memory.base};")
+        frame.out.line(f"{ctype}& {base} = {which} ? {above}[{which} - 1] : {memory.base};")
     else:
-        level = f"{levels} + ({which} - 1) * {_size(body, memory)}"
+        level = f"{above} + ({which} - 1) * {_size(body, memory)}"
         frame.out.line(f"{ctype}* const {base} = {which} ? {level} : {memory.base};")
     return replace(memory, base=base)
