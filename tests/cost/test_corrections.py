@@ -21,12 +21,16 @@ from weft.block.ranges import Part
 from weft.block.walk import maps
 from weft.cost import Corrections, corrected, correcting, dependents, fused_at, in_levels, traffic
 from weft.pipeline import RULES_IN_PLANS, fuse
-from weft.schedule import Level, LevelPlace, apply
+from weft.schedule import Granularity, Level, LevelPlace, apply
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.scalar import Apply, Scalar
 
 CHAINS = {"statistics": 1, "attention": 2, "variance": 2, "attention in half": 2}
 """How many components of each have something to correct: l; l and O; the sums of x - c and of its square."""
+
+
+ONE_CHAIN = Granularity()
+"""Of a target that asks for nothing: the levels of a reduction are those of the schedule."""
 
 
 def loop(*sizes: int) -> tuple[Level, ...]:
@@ -39,7 +43,7 @@ def split(count: int, *sizes: int) -> tuple[Level, ...]:
 
 def applied(name: str, levels: tuple[Level, ...], *, peel: bool = False, rows: int = 4) -> BlockProgram:
     program = chains.made(name)
-    return apply(program, chains.schedule(program, rows, levels, peel=peel))
+    return apply(program, chains.schedule(program, rows, levels, peel=peel), ONE_CHAIN)
 
 
 class Counting(Fp64Domain):

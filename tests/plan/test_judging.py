@@ -89,6 +89,19 @@ def test_a_wrong_kernel_never_serves(fault, references, monkeypatch, tmp_path):
     assert len(heard) <= 1  # a cause is said once in a process, in whichever test comes first
 
 
+@pytest.mark.parametrize(("dim", "short"), [(-1, (9, 7)), (0, (7, 9))], ids=["rows", "columns"])
+def test_one_long_chain_of_additions_never_serves(dim, short, monkeypatch, tmp_path):
+    """Each addition of equal elements rounds one way: a sum that is never moved on is right where it is short alone."""
+    replaced(monkeypatch, "_done += 1;", "_done = 1;")
+    program, _ = optimized(lambda x: x.sum(dim), torch.randn([n if n == 9 else 130 for n in short]), cache_dir=tmp_path)
+    assert program.kernels
+    assert program.fallbacks == ()
+    with weft.options(defects="warn", cache_dir=tmp_path), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorchWarning)
+        program(torch.randn(short))
+    assert "constant rows: error" in program.fallbacks[0].reason
+
+
 def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "SECONDS", 0.5)
     replaced(monkeypatch, "t_1[i * K + j] = t9", "for (volatile int more = 1; more;) {}")

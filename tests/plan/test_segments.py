@@ -34,10 +34,10 @@ def test_one_row_is_reduced_in_segments_and_many_rows_are_not(threads):
     threads(2)
     one = weft.optimize(variance, (torch.randn(1, 400_000),))
     assert len(one.kernels) == 2, "segments and their merge: the mean and the variance are one loop"
-    assert kinds(one) == {(SPLIT, LOOP, LOOP)}
+    assert kinds(one) == {(SPLIT, LOOP)}
     many = weft.optimize(variance, (torch.randn(8, 400_000),))
     assert len(many.kernels) == 1
-    assert kinds(many) == {(LOOP, LOOP)}
+    assert kinds(many) == set()
     threads(1)
     assert len(weft.optimize(variance, (torch.randn(1, 400_000),)).kernels) == 1
 

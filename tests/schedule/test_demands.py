@@ -8,6 +8,7 @@ import pytest
 
 from testkit.block import programs
 from testkit.schedules import fused
+from weft.block.places import LoopDemands
 from weft.block.program import BlockProgram, Map
 from weft.block.room import Room, room_of
 from weft.block.walk import maps
@@ -56,12 +57,16 @@ def test_a_mask_of_bools_asks_for_no_more_depth() -> None:
     assert {room_of(node, {}) for node in maps(applied.graph)} == {16}
 
 
-def test_nothing_is_asked_of_a_cpus_loops() -> None:
+def test_short_chains_are_all_that_is_asked_of_a_cpus_loops() -> None:
     program = fused(programs.linear_relu())
     loops = {"m": Level(GRID, 4), "n": Level(GRID, 8), "k": Level(LOOP, 8)}
     applied = apply(program, Schedule(tuple((m.name, LoopSchedule((loops[m.name],))) for m in maps(program.graph))))
-    assert with_demands(applied, EXACT) is applied
-    assert all(node.demands == type(node.demands)() for node in maps(applied.graph))
+    assert with_demands(applied, EXACT) == applied
+    assert {n.name: n.demands for n in maps(applied.graph)} == {
+        "m": LoopDemands(),
+        "n": LoopDemands(),
+        "k": LoopDemands(chain=EXACT.chain),
+    }
 
 
 def test_the_innermost_loop_is_pipelined() -> None:

@@ -49,6 +49,23 @@ def test_small_tiles_keep_the_order_and_one():
     assert found == [3, 1, 7, 3, 1]
 
 
+def test_sums_of_few_iterations_are_merged():
+    """However many iterations a sum has, the check goes through the merge of what follows, and sees one that is wrong."""
+    right = in_tiles(512, 128, LoopSchedule((Level(LOOP, 256),)))
+    assert [m.chain for m in maps(right.graph)] == [0, 0, 16]
+    assert [m.chain for m in maps(small_tiles(right).graph)] == [0, 0, 2]
+
+    def forgetful(node: BlockNode) -> BlockNode:
+        if not isinstance(node, Map) or node.state is None:
+            return node
+        left = node.state.merge.inputs[: len(node.state.components)]
+        merge = replace(node.state.merge, nodes=(), outputs=left)
+        return replace(node, state=replace(node.state, merge=merge))
+
+    assert verify(PROGRAM, right).agrees
+    assert not verify(PROGRAM, everywhere(right, forgetful)).agrees
+
+
 def test_loops_side_by_side_have_few_blocks_and_each_a_rest():
     """A space with many loops over it: tiles are near each other, so that no loop has more than a few blocks."""
     program = programs.square_product()

@@ -361,7 +361,11 @@ class _Interpreter(Generic[V]):
         if state and steps and all(item.initial for item in state.values()):
             self.traffic.starts[node.name] += around.times
         frame = (LoopFrame if self.on_chip else NoLoopFrame)(self.memory, node, self.bytes(state, around))
-        for step in steps:
+        total: dict[str, ItemValue[V]] | None = None
+        for number, step in enumerate(steps):
+            if node.state is not None and node.chain and number and number % node.chain == 0:
+                total = state if total is None else self.merged(node.state, total, state, around)
+                state = self.anew(node.state, around)
             with self.memory.repeated(step.count):
                 inner, during = around.inside(node.axis, step), frame.body()
                 given = {f.inner: values[f.outer] for f in node.inputs}
@@ -376,6 +380,7 @@ class _Interpreter(Generic[V]):
                 frame.end(during, after)
         last = None
         if node.state is not None:
+            state = state if total is None else self.merged(node.state, total, state, around)
             last = frame.finish()
             finished = self.graph(node.state.finish, dict(state), around, last)
             results.update({o.outer: finished[o.inner] for o in node.outputs if isinstance(o, Final)})
@@ -422,15 +427,26 @@ class _Interpreter(Generic[V]):
         after = self.graph(state.update, given, around, frame)
         return {c: self.item(after, out) for c, out in zip(items, state.update.outputs, strict=True)}
 
+    def merged(
+        self, state: State, left: Mapping[str, ItemValue[V]], right: Mapping[str, ItemValue[V]], around: Around
+    ) -> dict[str, ItemValue[V]]:
+        """Compute the components of the whole, of which `left` and `right` are parts; it does not count as what the loop does."""
+        given = dict(zip(state.merge.inputs, (*left.values(), *right.values()), strict=True))
+        counted, self.traffic.operations = self.traffic.operations, Counter()
+        after = self.graph(state.merge, {**given}, around, NO_FRAME)
+        self.traffic.operations = counted
+        return {c: self.item(after, out) for c, out in zip(left, state.merge.outputs, strict=True)}
+
+    def anew(self, state: State, around: Around) -> dict[str, ItemValue[V]]:
+        """Return the state of a loop that has seen nothing."""
+        return {
+            c.name: ItemValue(self.domain.full(around.lanes(c.dims), c.init, c.dtype), c.dims, c.dtype, initial=True)
+            for c in state.components
+        }
+
     def first_state(self, node: Map, state: State, values: _Values[V], around: Around) -> dict[str, ItemValue[V]]:
         """Return the state that the loop `node` begins with."""
         resumed = {f.inner: f.outer for f in node.inputs}
         start = dict(zip((c.name for c in state.components), state.resume or (), strict=False))
-        first: dict[str, ItemValue[V]] = {}
-        for c in state.components:
-            if c.name in start:
-                first[c.name] = self.item(values, resumed[start[c.name]])
-            else:
-                array = self.domain.full(around.lanes(c.dims), c.init, c.dtype)
-                first[c.name] = ItemValue(array, c.dims, c.dtype, initial=True)
-        return first
+        first = self.anew(state, around)
+        return {**first, **{name: self.item(values, resumed[inner]) for name, inner in start.items()}}

@@ -496,4 +496,5 @@ def _comment(node: Map) -> str:
     parts = [] if node.place is None else [node.place.value]
     parts += [] if node.tile is None else [f"{node.tile} a block"]
     parts += [str(node.demands)] if str(node.demands) else []
+    parts += [f"sums of {node.chain}"] if node.chain else []
     return f"  # {', '.join(parts)}" if parts else ""

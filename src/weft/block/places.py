@@ -30,12 +30,14 @@ class LoopDemands:
         covering: the same of a block that covers its space; lists between loops have blocks with the same room.
         unroll: iterations that run as one, so that what they load is asked for at once.
         pipelined: as many iterations as a launch has stages may have their loads in flight.
+        chain: what so many iterations add to the loop's state is merged into what all before them came to; 0: each adds to that.
     """
 
     least: int = 1
     covering: int = 1
     unroll: int = 1
     pipelined: bool = False
+    chain: int = 0
 
     def __str__(self) -> str:
         """Return what a listing says of it: "" of a loop of which nothing is asked."""

@@ -420,6 +420,15 @@ class Map:
         covers = self.place is Place.whole or (self.tile is not None and self.most == self.axis.space.fixed)
         return self.range.one_block or (covers and self.range == EVERY_BLOCK)
 
+    @property
+    def chain(self) -> int:
+        """Return how many iterations are summed up before the sum is merged into the state; 0: it cannot have more than so many."""
+        chain, fixed = self.demands.chain, self.axis.space.fixed
+        edge = self.range.part is Part.edge and not self.range.narrowed
+        one = self.tile is None or self.range.one_block or edge
+        few = fixed is not None and self.tile is not None and fixed <= chain * self.tile
+        return 0 if one or few else chain
+
 
 BlockNode: TypeAlias = (
     Pointwise

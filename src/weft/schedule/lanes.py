@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.block.places import LoopDemands, Place
-from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map
+from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map, Pointwise
 from weft.block.typed import typed
 from weft.block.walk import maps, with_maps
 from weft.schedule.kernels import kernels
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,19 @@ class Granularity:
         matmul: the fewest rows, columns and elements in depth of a matmul of blocks.
         depth_bytes: the fewest bytes of each row of its operands, in depth.
         ahead: its compiler can have the loads of several iterations in flight.
+        chain: at most so many iterations of a loop add to one sum, which is then merged into what came before; 0: all of them do.
     """
 
     matmul: int = 1
     depth_bytes: int = 1
     ahead: bool = False
+    chain: int = 0
 
 
-EXACT = Granularity()
-"""Of a target whose blocks have just their elements."""
+EXACT = Granularity(chain=16)
+"""Of a target whose blocks have just their elements, so that each number of a state is one chain of additions."""
+# A loop by single elements has this times as many iterations in a sum: each adds one term.
+_SINGLE = 4
 
 
 def multiplied(left: DType, right: DType) -> tuple[DType, DType]:
@@ -54,7 +59,7 @@ def added_apart(factor: DType, *, tf32: bool) -> bool:
 def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgram:
     """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
     if granularity == EXACT:
-        return program
+        return replace(program, graph=with_maps(program.graph, lambda node: _chained(node, granularity.chain)))
     loops, demands = list(maps(program.graph)), dict[Axis, LoopDemands]()
     assert len({node.axis for node in loops}) == len(loops), "every loop has an axis of its own"
     segments = frozenset(node.range.segment[0].space for node in loops if node.range.segment is not None)
@@ -66,7 +71,29 @@ def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgra
             unroll = _unrolled(node, segments) if granularity.ahead else 1
             pipelined = granularity.ahead and unroll == 1 and _is_pipelined(node)
             demands[node.axis] = LoopDemands(own, covering, unroll, pipelined)
-    return replace(program, graph=with_maps(program.graph, lambda node: replace(node, demands=demands[node.axis])))
+    return replace(
+        program,
+        graph=with_maps(
+            program.graph, lambda node: _chained(replace(node, demands=demands[node.axis]), granularity.chain)
+        ),
+    )
+
+
+def _chained(node: Map, chain: int) -> Map:
+    """Return `node`, with at most so many iterations to a sum if it carries sums of floats that its body does not see."""
+    if chain == 0 or node.state is None or node.state.shown or not _adds_floats(node.state.merge):
+        return node
+    return replace(node, demands=replace(node.demands, chain=chain * (_SINGLE if node.unit else 1)))
+
+
+def _adds_floats(merge: Graph) -> bool:
+    """Tell whether `merge` makes a sum that is rounded: not of maxima, rankings and integers."""
+    return any(
+        isinstance(node, Pointwise)
+        and node.dtype.is_float
+        and any(isinstance(part, Apply) and part.op in ("add", "sub") for part in parts(node.expr))
+        for node in merge.nodes
+    )
 
 
 def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: Granularity) -> dict[Axis, int]:

@@ -46,6 +46,12 @@ DRAWN_THERE = 1 << 15
 OF_INTEGERS = 5
 # How many times what runs that round at random are off by a kernel may be off.
 ROOM = 4.0
+# Of a long sum so many steps may be rounded alike: blocks whose chains are no longer, and sums of such.
+_ALIKE = 32
+# The number of the first case with such a sum, which no other has; the regime of its elements, which are equal: each step of
+# one long chain would round alike.
+_OF_LONG = 1 << 20
+_CONSTANT = [regime.name for regime in REGIMES].index("constant rows")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +67,7 @@ class Case:
         device: where its references are worked out, in arrays of PyTorch's; None: by numpy.
         known: what has been worked out.
         begin: the regime of the first row of inputs with rows; that of the others if it is not given.
+        long: its sums are long, and may be no single chains of additions.
     """
 
     program: TensorProgram
@@ -71,6 +78,11 @@ class Case:
     device: torch.device | None = None
     known: dict[tuple[str, int], tuple[Array, ...]] = field(default_factory=dict[tuple[str, int], "tuple[Array, ...]"])
     begin: int | None = None
+    long: bool = False
+
+    @property
+    def _alike(self) -> float:
+        return _ALIKE if self.long else math.inf
 
     def forget(self) -> None:
         """Gives up all arrays; what is asked for again is worked out again."""
@@ -147,7 +159,8 @@ class Case:
         """Returns the results where each operation rounds at random."""
 
         def made() -> tuple[Array, ...]:
-            return self._off((MaskedRandomlyRoundedDomain if masked else RandomlyRoundedDomain)(number))
+            domain = MaskedRandomlyRoundedDomain if masked else RandomlyRoundedDomain
+            return self._off(domain(number, alike=self._alike))
 
         return self._once(("masked and rounded" if masked else "rounded", number), made)
 
@@ -175,12 +188,12 @@ class Case:
 
     def coarsely_rounded(self, number: int) -> tuple[Array, ...]:
         """Returns the results where each operation rounds at random, by as much as those of a GPU that are the least exact."""
-        return self._off(RandomlyRoundedDomain(number, ROOM))
+        return self._off(RandomlyRoundedDomain(number, ROOM, self._alike))
 
     @cached_property
     def rounded_alike(self) -> tuple[Array, ...]:
         """The results where all operations round in one direction."""
-        return self._off(AlikeRoundedDomain())
+        return self._off(AlikeRoundedDomain(self._alike))
 
     def _off(self, domain: RandomlyRoundedDomain) -> tuple[Array, ...]:
         kinds = {n.name: n.dtype for n in self.program.inputs}
@@ -290,6 +303,19 @@ def cases(
     yield from filter(None, (drawing.case(*each) for each in wanted))
 
 
+def long_cases(
+    program: TensorProgram,
+    every: Sequence[Mapping[str, int]],
+    seed: int,
+    layout: RowLayout,
+    device: torch.device | None,
+) -> Iterator[Case]:
+    """Yields a case of equal elements for each choice of sizes at which a sum is long; arguments as those of `cases`."""
+    drawing = _Drawing(program, layout, seed, device, len(REGIMES), 1)
+    made = (drawing.case(sizes, _OF_LONG + number, _CONSTANT, long=True) for number, sizes in enumerate(every))
+    yield from filter(None, made)
+
+
 def _kinds(program: TensorProgram, near: Sequence[Mapping[str, int]], layout: RowLayout) -> int:
     """Counts the regimes of inputs without rows that differ: of large ones that are no floats, these are few."""
     floats = any(n.dtype.is_float and n.name not in layout.rows for n in program.inputs)
@@ -341,11 +367,11 @@ class _Drawing:
         self._looks_up = any(isinstance(n, Lookup) for n in program.nodes)
         self._rows: tuple[object, Mapping[str, Array]] | None = None
 
-    def case(self, sizes: Mapping[str, int], number: int, turn: int) -> Case | None:
+    def case(self, sizes: Mapping[str, int], number: int, turn: int, *, long: bool = False) -> Case | None:
         """Drawer a case; None where no indices were found that are there: eager raises an error."""
         regime = turn % self._kinds
         large = points(self._program, sizes) >= ON_DEVICE
-        shared = large and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
+        shared = large and not long and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
         device = self._device if large else None
         begin = 0 if shared else regime
 
@@ -362,7 +388,7 @@ class _Drawing:
         if found is None:
             return None
         inputs = _Inputs(lambda: drawn() or {}, found)
-        return Case(self._program, sizes, inputs, self._layout, regime, device, begin=begin)
+        return Case(self._program, sizes, inputs, self._layout, regime, device, begin=begin, long=long)
 
     def _shared(self, sizes: Mapping[str, int], turn: int, device: torch.device | None) -> Mapping[str, Array]:
         """Drawer the inputs that have rows, or finds them as drawn last."""

@@ -218,10 +218,11 @@ class RandomlyRoundedDomain(_TypedDomain):
     Args:
         seed: of what is off.
         times: how many times what rounding may take an operation may be off by.
+        alike: at most so many steps of a sum are rounded alike: those of a sum that is made of short ones, however long it is.
     """
 
-    def __init__(self, seed: int, times: float = 1.0) -> None:
-        self._times = times
+    def __init__(self, seed: int, times: float = 1.0, alike: float = math.inf) -> None:
+        self._times, self._alike = times, alike
         rng = np.random.default_rng(seed)
         self._seed, self._key = seed, np.int64(rng.integers(1 << 63))
         self._anyhow = rng if seed % 2 else None
@@ -266,7 +267,7 @@ class RandomlyRoundedDomain(_TypedDomain):
         """Returns `found`, off by what rounding does to a sum: of `terms`, their magnitudes and squares summed up."""
         with np.errstate(all="ignore"):
             equal = np.abs(terms * squares - of_all * of_all) <= 1e-9 * of_all * of_all  # Cauchy and Schwarz
-            steps = np.where(equal, terms / 2, math.sqrt(terms))
+            steps = np.where(equal, min(terms / 2, self._alike), math.sqrt(terms))
             off = 0.5 * self._times * self._of.eps * steps * of_all * self._parts(found)
             return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
 
@@ -350,8 +351,8 @@ class AlikeRoundedDomain(RandomlyRoundedDomain):
     of 16 bits less its mean, rounded to 16 bits, is off by nearly the mean in each of its large elements.
     """
 
-    def __init__(self) -> None:
-        super().__init__(0)
+    def __init__(self, alike: float = math.inf) -> None:
+        super().__init__(0, alike=alike)
 
     def _off(self, values: Array, dtype: DType) -> Array:
         return values + 0.5 * dtype.eps * np.abs(values) if values.dtype.kind == "f" else values

@@ -309,8 +309,8 @@ class ErrorTally:
 
 
 def _in_orders(case: Case) -> list[tuple[Array, ...]]:
-    """Returns the results as eager rounds them, in orders of summing beside numpy's."""
-    return [case.in_order(number) for number in range(1, _ORDERS + 1)]
+    """Returns the results as eager rounds them, in orders of summing beside numpy's: chains of all terms, as no long sum may be."""
+    return [case.in_order(number) for number in range(1, _ORDERS + 1)] if not case.long else []
 
 
 def _rounded(case: Case) -> list[tuple[Array, ...]]:

@@ -25,6 +25,7 @@ from weft.tensor.program import (
     Elementwise,
     Input,
     Lookup,
+    Monoid,
     Opaque,
     Ranking,
     Reduction,
@@ -88,9 +89,9 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """Drawer one element for each row and repeats it along the row."""
+    """Drawer one element for each row and repeats it all through the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
-    one = size * (1.0 + rows.draws.uniform((*rows.shape[:-1], 1)))
+    one = size * (1.0 + rows.draws.uniform((rows.shape[0], *(1 for _ in rows.shape[1:]))))
     return np.broadcast_to(one, rows.shape)
 
 
@@ -312,6 +313,18 @@ def reduced_spaces(program: TensorProgram) -> set[str]:
                 found.update(a.space.name for a in node.over)
             case Ranking() | Scan():
                 found.add(node.over.space.name)
+            case _:
+                pass
+    return found
+
+
+def added_spaces(program: TensorProgram) -> set[str]:
+    """Names the spaces along which floats are added up."""
+    found: set[str] = set()
+    for node in program.nodes:
+        match node:
+            case Reduction(monoid=Monoid.sum) | Contraction() if node.dtype.is_float:
+                found.update(a.space.name for a in node.over)
             case _:
                 pass
     return found

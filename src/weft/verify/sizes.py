@@ -24,6 +24,8 @@ _LEAST = 3
 _SEGMENTS = 3
 # So many elements has a dimension that indices say where to read in: some between the first and the last.
 _INDEXED = 7
+# Iterations of a loop that add to one sum, in place of more: others follow, which are merged into it.
+_CHAIN = 2
 # Tiles grow with what sizes must reach, so that loops have few iterations: about so many of the smallest blocks.
 _BLOCKS_TO_A_SPAN, _BLOCKS_TO_A_NUMBER = 8, 24
 
@@ -71,7 +73,9 @@ def small_tiles(
         if isinstance(range_, Segment) and range_.index in few:  # where they are not as many as are cut, that stays so
             fewer = range_.index.space.size({}) - few[range_.index].space.size({})
             range_ = replace(range_, count=max(1, range_.count - fewer))
-        return replace(node, tile=tile, body=shrunk(node.body), range=range_)
+        chain = _CHAIN if node.chain else 0  # told at the real tile
+        demands = replace(node.demands, chain=chain)
+        return replace(node, tile=tile, body=shrunk(node.body), range=range_, demands=demands)
 
     return rename_program_axes(replace(applied, graph=shrunk(applied.graph)), few)
 
@@ -265,8 +269,8 @@ def _stretches(node: Map) -> int:
         return node.range.count
     if isinstance(node.range, Remainder):
         return 4
-    # What an iteration does to a state that is not as it began is seen an iteration later.
-    return 3 if node.state is not None and node.state.shown else 1
+    # What an iteration does to a state that is not as it began is seen an iteration later, and so is what a short chain came to.
+    return 3 if node.state is not None and node.state.shown else 2 if 0 < node.chain <= _CHAIN else 1
 
 
 def _looked_up(graph: Graph, lists: Mapping[str, tuple[Axis, ...]]) -> set[str]:

@@ -24,7 +24,7 @@ from weft.block.program import (
 )
 from weft.block.walk import asked, consumers, maps, operands, stored
 from weft.emit.calls import row_major
-from weft.emit.cpp import nests, places, prefixes, rankings
+from weft.emit.cpp import levels, nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
 from weft.emit.cpp.guards import done
@@ -146,11 +146,18 @@ def _loop(body: Body, node: Map) -> None:
     places = {name: _place(frame, name, body.types[name], scope) for name in once}
     found = iterations(frame, node, scope)
     base = found.only.first if node.tile is None else frame.names.make(node.axis.name)
-    carried = {} if node.state is None else _carried(body, node, node.state, found, base)
+    own = levels.begun(frame, node)
+    carried = {} if node.state is None else _carried(body, node, node.state, found, base, own)
+    memories = {name: memory for name, (memory, _) in carried.items()}
+    if own is not None:
+        levels.declare(body, own, [*memories.values()], lambda left, right: _merged(body, node, left, right))
     with _iterations(frame, node, found, base) as step:
         iteration(body, node, {**scope, node.axis: step}, places, carried)
+        if own is not None and node.state is not None:
+            levels.step(body, node.state, own, carried)
+    if own is not None:
+        levels.end(frame, own)
     if node.state is not None:
-        memories = {name: memory for name, (memory, _) in carried.items()}
         _finish(body, node, node.state, memories)
     body.values |= places
 
@@ -207,7 +214,9 @@ def _tables(frame: Frame, found: Iterations, base: str) -> tuple[str, str, str]:
 # State.
 
 
-def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) -> dict[str, tuple[ItemMemory, str]]:
+def _carried(
+    body: Body, node: Map, state: State, steps: Iterations, base: str, own: levels.Levels | None
+) -> dict[str, tuple[ItemMemory, str]]:
     """Return the memory of each component, printed and initialised, and the expression that is true once it has a value."""
     frame = body.frame
     found: dict[str, tuple[ItemMemory, str]] = {}
@@ -225,7 +234,8 @@ def _carried(body: Body, node: Map, state: State, steps: Iterations, base: str) 
         if alone and node.guard is None and exactly_equal(component.init, 0.0) and _starts_by_overwriting(state, place):
             with frame.out.block(f"if ({alone.last} <= {alone.first})"):
                 places.fill(frame, body.scope, memory, component.init)
-            found[component.name] = (memory, "false" if node.tile is None else f"{base} > {alone.first}")
+            begun = f"{base} > {alone.first}" if own is None else f"!({own.is_new})"
+            found[component.name] = (memory, "false" if node.tile is None else begun)
         else:
             places.fill(frame, body.scope, memory, component.init)
             found[component.name] = (memory, "true")
@@ -282,6 +292,16 @@ def _updated(body: Body, state: State, carried: Mapping[str, tuple[ItemMemory, s
     run(inner, accumulators)
     made = [inner.values[o] for o in update.outputs]
     return [Put(m, v) for m, v in zip(memories, made, strict=True) if resolved(v) is not m]
+
+
+def _merged(body: Body, node: Map, left: Sequence[ItemMemory], right: Sequence[ItemMemory]) -> None:
+    """Print what merges the state in `right` into the one in `left`, of what came before it."""
+    assert node.state is not None
+    merge = node.state.merge
+    inner = Body(body.frame, body.scope, body.around, merge, {}, dict(zip(merge.inputs, (*left, *right), strict=True)))
+    run(inner)
+    values = [inner.values[o] for o in merge.outputs]
+    nests.run(body.frame, body.scope, [Put(m, v) for m, v in zip(left, values, strict=True) if resolved(v) is not m])
 
 
 def _finish(body: Body, node: Map, state: State, memories: Mapping[str, ItemMemory]) -> None:

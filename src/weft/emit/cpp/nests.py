@@ -34,6 +34,8 @@ from weft.tensor.scalar import Apply, Arg, Convert
 
 # Elements of a row that lanes add up in one chain each (the prelude's kChain * kLanes).
 _CHAINED = 512
+# Elements that one number adds up, where other loops are inside: more are added up in lanes by turns.
+_IN_TURN = 32
 
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
@@ -148,25 +150,7 @@ class _Printer(Copies):
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
         innermost = all(len(w.order) == depth + 1 for w in works)
         lanes = [w for w in sums if innermost and w.lazy is not None and _carried(w.lazy) != "int"]
-        clauses: list[str] = []
-        results: dict[Value, Text] = {}
-        arrays: dict[Value, Text] = {}
-        grown: dict[Value, tuple[str, str]] = {}
-        for work in sums:
-            assert work.lazy is not None
-            node, kind = work.lazy.node, _carried(work.lazy)
-            assert isinstance(node, Collapse)
-            name = self.frame.names.make(node.name)
-            start = number(node.monoid.identity, kind)
-            results[work.lazy] = Text(name, kind)
-            if work in lanes:
-                array = self._lanes(f"{name}_lanes", kind, start)
-                arrays[work.lazy] = Text(f"{array}[lane]", kind)
-                if self._long(axis) and node.monoid is Monoid.sum and kind == "float":
-                    grown[work.lazy] = self._lanes(f"{name}_sums", kind, start), array
-            else:
-                self.out.line(f"{CTYPE[kind]} {name} = {start};")
-                clauses.append(reduction_clause(node.monoid, kind, name))
+        clauses, results, arrays, grown = self._begin_sums(sums, lanes, axis)
         self.local.update(results | arrays)
         runs = conditions([w.lazy for w in works if w.lazy is not None], axis) if innermost and not sums else []
         if runs:
@@ -196,10 +180,40 @@ class _Printer(Copies):
         for value, array in arrays.items():
             assert isinstance(value, Lazy)
             assert isinstance(value.node, Collapse)
-            held = ", ".join(grown.get(value, (array.text.removesuffix("[lane]"),)))
+            held = ", ".join(grown.get(value, (array.text.split("[")[0],)))
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _begin_sums(
+        self, sums: Sequence[Work], lanes: Sequence[Work], axis: Axis
+    ) -> tuple[list[str], dict[Value, Text], dict[Value, Text], dict[Value, tuple[str, str]]]:
+        """Declare what `sums` over `axis` are added up in: those in `lanes` beside each other, others one after the other.
+
+        Returns:
+            the clauses of a vector loop; by sum, its name; the element of its lanes, if it has any; the longer sums beside these.
+        """
+        clauses: list[str] = []
+        results, arrays, grown = dict[Value, Text](), dict[Value, Text](), dict[Value, tuple[str, str]]()
+        for work in sums:
+            assert work.lazy is not None
+            node, kind = work.lazy.node, _carried(work.lazy)
+            assert isinstance(node, Collapse)
+            name, start = self.frame.names.make(node.name), number(node.monoid.identity, kind)
+            results[work.lazy] = Text(name, kind)
+            adds = node.monoid is Monoid.sum and kind != "int"
+            if work in lanes:
+                array = self._lanes(f"{name}_lanes", kind, start)
+                arrays[work.lazy] = Text(f"{array}[lane]", kind)
+                if adds and self._more_than(_CHAINED, axis):
+                    grown[work.lazy] = self._lanes(f"{name}_sums", kind, start), array
+            elif adds and self._more_than(_IN_TURN, axis):
+                array = self._lanes(f"{name}_lanes", kind, start)
+                arrays[work.lazy] = Text(f"{array}[{self.index[axis]} % weft::kLanes]", kind)
+            else:
+                self.out.line(f"{CTYPE[kind]} {name} = {start};")
+                clauses.append(reduction_clause(node.monoid, kind, name))
+        return clauses, results, arrays, grown
 
     def _in_runs(self, works: Sequence[Work], depth: int, runs: Sequence[tuple[Lazy, Apply | None]]) -> None:
         """Print loop number `depth` + 1, the innermost one, in runs in each of which the conditions `runs` come out alike."""
@@ -252,10 +266,10 @@ class _Printer(Copies):
         self.out.line(f"const i64 {step} = {inside} ? {text} : 1;")
         return Head(at, step)
 
-    def _long(self, axis: Axis) -> bool:
-        """Tell whether a lane adds up more elements of a block of `axis` than are good in one chain."""
+    def _more_than(self, count: int, axis: Axis) -> bool:
+        """Tell whether a block of `axis` can have more elements than `count`."""
         most = self.scope[axis].most
-        return not most.isdigit() or int(most) > _CHAINED
+        return not most.isdigit() or int(most) > count
 
     def _lanes(self, wish: str, kind: Kind, start: str) -> str:
         """Declare an array for the partial results of lanes."""

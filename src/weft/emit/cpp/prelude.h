@@ -677,6 +677,33 @@ static inline C min_of_lanes(C (&lanes)[kLanes]) {
   return fold_lanes(lanes, [](C a, C b) { return minimum(a, b); });
 }
 
+// States of long loops in levels: what kCount iterations come to goes from level 0 to level 1, what came there as often to level 2,
+// and so on, so that no sum is one long chain of additions. move(from, to, add) merges what `from` holds into `to`, which is of before
+// it; without `add` there is nothing, and it is copied. The loop begins level 0 anew.
+constexpr int kLevels = 4;  // above level 0; the last one is never moved on
+
+template <i64 kCount, class Move>
+static inline void move_levels(i64 done, Move move) {
+  for (int level = 0; level < kLevels && done % kCount == 0; ++level) {
+    done /= kCount;
+    move(level, level + 1, level + 1 == kLevels ? done > 1 : done % kCount != 1);
+  }
+}
+// After `done` iterations: all levels are merged, the later ones into those before them, and moved to level 0.
+template <i64 kCount, class Move>
+static inline void merge_levels(i64 done, Move move) {
+  if (done < kCount) return;
+  int from = -1;
+  for (int level = 0; level <= kLevels; ++level) {
+    const i64 held = level < kLevels ? done % kCount : done;
+    done /= kCount;
+    if (held == 0) continue;
+    if (from >= 0) move(from, level, true);
+    from = level;
+  }
+  move(from, 0, false);
+}
+
 // ------------------------------------------------------------------------------------------------ scratch
 
 constexpr i64 kLine = 64;  // bytes of a cache line, and of the widest vector
@@ -1290,8 +1317,12 @@ static inline void dot(uint64_t* c, i64 ldc, bool add, const uint8_t* a, i64 lda
   if (fourfold<uint8_t>()) return dot_fours(bytes_product(uint8_t{}), c, ldc, add, a, lda, panel, mb, nb, kb);
   plain_dot<false>(c, ldc, add, a, lda, panel, mb, nb, kb);
 }
+// At most so many products of floats are one chain of additions: in equal parts, each added to what was there.
+constexpr i64 kDeep = 64;
 static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, Panel<float> panel, i64 mb, i64 nb, i64 kb) {
-  dot_rows(library().f32, c, ldc, add, a, lda, panel, mb, nb, kb);
+  const i64 depth = ceil_div(kb, max_index(1, ceil_div(kb, kDeep)));
+  for (i64 k = 0; k == 0 || k < kb; k += depth)
+    dot_rows(library().f32, c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(depth, kb - k));
 }
 static inline void dot(float* c, i64 ldc, bool add, const bf16* a, i64 lda, Panel<bf16> panel, i64 mb, i64 nb, i64 kb) {
   dot_pairs(library().packs(kBFloat16) ? library().bf16 : nullptr, c, ldc, add, a, lda, panel, mb, nb, kb);
@@ -1743,7 +1774,11 @@ static void dot_anyhow(Sum<T>* c, i64 c_m, i64 c_n, bool add, const T* a, i64 a_
   for (i64 i = 0; i < mb; ++i)
     for (i64 n = 0; n < nb; ++n) {
       Sum<T> sum = 0;
-      for (i64 k = 0; k < kb; ++k) sum = fma(factor(a[i * a_m + k * a_k]), (Sum<T>)b(k, n), sum);
+      for (i64 k0 = 0; k0 < kb; k0 += kDeep) {
+        Sum<T> part = 0;
+        for (i64 k = k0; k < min_index(kb, k0 + kDeep); ++k) part = fma(factor(a[i * a_m + k * a_k]), (Sum<T>)b(k, n), part);
+        sum += part;
+      }
       Sum<T>* out = c + i * c_m + n * c_n;
       *out = add ? *out + sum : sum;
     }

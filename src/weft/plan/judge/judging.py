@@ -27,7 +27,7 @@ from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
-from weft.verify.cases import cases, has_meaning
+from weft.verify.cases import cases, has_meaning, long_cases
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import points
 
@@ -176,13 +176,13 @@ def wrong_of(judged: Judged, region: CompiledRegion, seed: int) -> str | None:
         if wrong and wrong.startswith("output"):
             told = as_its_numbers_say(judged, chosen.near)
             if told:
-                told = replace(chosen, far=as_its_numbers_say(judged, chosen.far), near=told)
+                told = replace(chosen, far=as_its_numbers_say(judged, chosen.far), near=told, long=[])
                 wrong = _tried(judged, region, seed, told, _DRAWS)
     except torch.OutOfMemoryError:
         if not chosen.far:
             raise
         least = min(chosen.near, key=lambda sizes: points(judged.written, sizes))
-        return _tried(judged, region, seed, replace(chosen, far=[], near=[least]), _FEW)
+        return _tried(judged, region, seed, replace(chosen, far=[], near=[least], long=[]), _FEW)
     return wrong
 
 
@@ -213,6 +213,8 @@ def _held_against(
     wrong: str | None = None
     for more in draws:
         every = cases(judged.written, chosen.far, chosen.near, seed, more, chosen.layout, device, after)
+        if not after:
+            every = chain(every, long_cases(judged.written, chosen.long, seed, chosen.layout, device))
         first = next(every, None)
         if first is None and not after:
             raise _UnjudgedError("no small inputs have indices that are there")

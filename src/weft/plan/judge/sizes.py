@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from weft.block.program import BlockProgram
+from weft.block.walk import maps
 from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
@@ -12,13 +14,17 @@ from weft.tensor.evaluate import stays_inside
 from weft.tensor.program import Reindex, TensorProgram
 from weft.verify.fitted import AT_MOST, fitted, points
 from weft.verify.inputs import literals
-from weft.verify.regimes import REGIMES, RowLayout, layout_of, reduced_spaces
+from weft.verify.regimes import REGIMES, RowLayout, added_spaces, layout_of, reduced_spaces
 from weft.verify.sizes import edge_sizes, of_blocks, span_sizes
 
 Sizes = dict[str, int]
 
 # Operations at the sizes of a binary's class, which are large where its blocks are.
 _MOST_OF_A_BINARY = 1 << 28
+# Terms of a sum that is long, of which the most is taken that few enough operations leave room for.
+_LONG = (65537, 32771, 16411, 8209, 4099)
+# How many operations that may be.
+_MOST_LONG = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +35,13 @@ class Chosen:
         layout: of the inputs' rows.
         far: sizes that reach beyond every block.
         near: small ones.
+        long: those at which a sum is long.
     """
 
     layout: RowLayout
     far: list[Sizes] = field(default_factory=list[Sizes])
     near: list[Sizes] = field(default_factory=list[Sizes])
+    long: list[Sizes] = field(default_factory=list[Sizes])
 
 
 def sizes_for(judged: Judged, region: CompiledRegion) -> Chosen:
@@ -99,12 +107,28 @@ class _Choice:
         self._tied = {name: example[name] for name in _tied(judged.written) if name in example}
         applied = region.kernels[0].block_program
         near, far = most
-        for chosen in edge_sizes(applied):
-            own, first = self._named(chosen), not self.found.far
+        every = [self._named(chosen) for chosen in edge_sizes(applied)]
+        for own in every:
+            first = not self.found.far
             self._add(self.found.near, self._fit(near, own))
             if first:
                 self._add(self.found.far, self._fit(far, own))
                 self._whole(region, own, 2 * min(near, far))
+        if serving is None:
+            self._long(applied, every[0])
+
+    def _long(self, applied: BlockProgram, own: Sizes) -> None:
+        """Adds sizes at which a sum along a space of no fixed size is long: of several the one whose blocks are smallest."""
+        judged, tiles = self._judged, dict[str, int]()
+        for node in maps(applied.graph):
+            name = judged.names.get(node.axis.space.name)
+            if name is not None and node.state is not None and node.tile is not None:
+                tiles[name] = min(node.tile, tiles.get(name, node.tile))
+        free = added_spaces(judged.written) - judged.constant - judged.written.following
+        for name in sorted(free & tiles.keys(), key=tiles.__getitem__)[:1]:
+            tried = (self._fit(_MOST_LONG, own | {name: size}, [name]) for size in _LONG)
+            cheap = (sizes for sizes in tried if sizes is not None and points(judged.written, sizes) <= _MOST_LONG)
+            self._add(self.found.long, next(cheap, None))
 
     def _whole(self, region: CompiledRegion, own: Sizes, limit: int) -> None:
         """Adds sizes at which what was cut short of a block is whole once, beside less of the others."""

@@ -55,8 +55,6 @@ _SQUARE = 128
 _SUMMED_ROWS = 16
 # The same where a matmul sums over them, too: it wants deeper blocks.
 _MULTIPLIED_ROWS = 64
-# Blocks whose results are added up one after the other: of more, the sums of so many are added up.
-CHAIN = 64
 # Elements of any block, at most: those of more than two dimensions would not fit in memory.
 _MOST_IN_A_BLOCK = 1 << 22
 # No loop over so few elements is worth being the innermost.
@@ -105,9 +103,6 @@ def choose(
         levels = (Level(place, 1 if node.unit else tiles[node.axis]),)
         if node.axis in whole:
             levels = (Level(LevelPlace.whole),)
-        elif is_plain_reduction(node) and not multiplies(node):
-            chain = _SUMMED_ROWS if node.axis in down else CHAIN
-            levels = in_chains(levels, chain, chain * min(levels[0].size, _ROW), node.axis.space.size(sizes))
         # Blocks that lie wholly in a span have no mask to compute.
         peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
@@ -176,21 +171,6 @@ def _fit(axes: Sequence[Axis], tiles: dict[Axis, int]) -> None:
     for axis in axes:
         while math.prod(tiles[a] for a in axes) > _MOST_IN_A_BLOCK and tiles[axis] > _FEW:
             tiles[axis] //= 2
-
-
-def in_chains(levels: tuple[Level, ...], chain: int, least: int, length: int) -> tuple[Level, ...]:
-    """Cut `levels` of a loop over `length` elements inside others, so that what so many iterations add up is added up as one.
-
-    Args:
-        levels: of the loop.
-        chain: iterations of each loop but the innermost.
-        least: elements of the first such loop.
-        length: of the whole.
-    """
-    while length > least:
-        levels = (Level(LevelPlace.loop, least), *levels)
-        least *= chain
-    return levels
 
 
 def multiplies(node: Map) -> bool:

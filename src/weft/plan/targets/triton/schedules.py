@@ -16,7 +16,7 @@ from weft.block.room import power_of_two
 from weft.block.walk import maps, operands, ranks, results, scans_apart
 from weft.cost import Gpu
 from weft.emit.triton import GRANULARITY
-from weft.plan.targets.choose import CHAIN, in_chains, is_plain_reduction, multiplies, repeating
+from weft.plan.targets.choose import is_plain_reduction, multiplies, repeating
 from weft.plan.targets.matmuls import find_matmuls
 from weft.plan.targets.triton.masks import told_beforehand
 from weft.plan.targets.triton.tiles import along_memory, nests, shared_out
@@ -35,6 +35,8 @@ from weft.tensor.dtypes import DType
 
 # The most elements of a row that registers hold as a whole, of one that other loops read again, and of what matmuls sum over.
 LONGEST_ROW, _LONGEST_KEPT, _LONGEST_DEPTH = 16384, 16384, 256
+# Iterations whose corrected sums are added up one after the other: of more, the sums of so many are added up.
+_CHAIN = 64
 # Elements of the smallest block of work without matmuls: a loop that has no more is gone through once.
 SHORT_LANES = 1024
 # Of a kernel that merges segments one by one: elements of a thread block. Of one that merges them together: those of all the
@@ -282,7 +284,7 @@ def schedule(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping
         if known.of[node.name] is LoopRole.lanes and _corrects(node) and levels[-1].place is LevelPlace.loop:
             split, last = levels[:-1], levels[-1]
             share = math.ceil(length / split[0].size) if split else length
-            levels = (*split, *in_chains((last,), CHAIN, CHAIN * last.size, share))
+            levels = (*split, *_in_chains(last, share))
         peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     made = told_beforehand(program, Schedule(tuple(loops), warps=blocks.warps, stages=blocks.stages), sizes)
@@ -295,6 +297,15 @@ def _corrects(node: Map) -> bool:
     Plain sums are not: of these each thread adds up its own, and the threads' are added up at the end.
     """
     return is_plain_reduction(node) and not multiplies(node) and node.state is not None and node.state.monoids is None
+
+
+def _in_chains(level: Level, length: int) -> tuple[Level, ...]:
+    """Put loops around `level` of a loop over `length` elements, so that what `_CHAIN` iterations add up is added up as one."""
+    levels, least = (level,), _CHAIN * level.size
+    while length > least:
+        levels = (Level(LevelPlace.loop, least), *levels)
+        least *= _CHAIN
+    return levels
 
 
 def _tiles(program: BlockProgram, known: Parts, blocks: Blocks, sizes: Mapping[str, int]) -> dict[str, int]:
