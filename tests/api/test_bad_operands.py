@@ -176,3 +176,16 @@ def test_what_pytorch_cannot_trace_but_runs_names_the_line():
     assert "Hint" not in str(caught.value)
     with torch.no_grad():
         assert weft.compile(mixed_product)(x, y).shape == mixed_product(x, y).shape
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_what_an_operation_refuses_in_tracing_is_said_in_its_own_words():
+    """Eager takes bytes as a condition, with a warning; PyTorch's tracing does not."""
+
+    def chosen(condition, x):
+        return torch.where(condition, x, 0.0)
+
+    given = torch.tensor([0, 1, 1], dtype=torch.uint8), torch.randn(3)
+    with pytest.raises(UnsupportedError, match=r"cannot trace this: expected predicate to be bool, got torch\.uint8\n"):
+        weft.optimize(chosen, given)
+    torch.testing.assert_close(weft.compile(chosen)(*given), chosen(*given))

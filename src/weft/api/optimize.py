@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,6 +171,10 @@ def _calling(
         return error
 
 
+_ON_FAKES = re.compile(r"failed to run FX node with fake tensors: .*: got \w+\(['\"](.+)['\"]\)")
+"""What an operation says of arguments that it refuses, among what Dynamo says about the call."""
+
+
 def _untraceable(error: TorchDynamoException) -> UnsupportedError:
     """Make the error for what PyTorch's tracing refuses although eager runs it (an operand on another device that eager
     ignores).
@@ -178,8 +183,10 @@ def _untraceable(error: TorchDynamoException) -> UnsupportedError:
     where = Location(own[-1].filename, own[-1].lineno or 0, own[-1].line or "") if own else None
     lines = [line.strip() for line in str(getattr(error, "msg", error)).splitlines()]
     said = [line for line in lines if line and not line.startswith(("Hint:", "Developer debug", "For more details"))]
+    text = " ".join(said).replace(" Explanation:", ":")
+    refused = _ON_FAKES.search(text)
     return UnsupportedError(
-        f"PyTorch cannot trace this: {' '.join(said).replace(' Explanation:', ':')}",
+        f"PyTorch cannot trace this: {text if refused is None else refused[1]}",
         where=where,
         todo="rewrite that line so that PyTorch can trace it, or use weft.compile, which runs such a function in eager mode",
     )

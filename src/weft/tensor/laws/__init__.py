@@ -13,7 +13,7 @@ from weft.tensor.laws.casts import drop_precision_casts
 from weft.tensor.laws.centres import centre_at_an_element
 from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
 from weft.tensor.laws.decays import decays_below_maxima
-from weft.tensor.laws.elementwise import sizes_in_place, split_elementwise
+from weft.tensor.laws.elementwise import choices_in_place, sizes_in_place, split_elementwise
 from weft.tensor.laws.expansion import expand_sums
 from weft.tensor.laws.factors import scale_rows_last
 from weft.tensor.laws.fp8_factors import multiply_in_fp8
@@ -32,6 +32,7 @@ __all__ = [
     "as_in_eager",
     "cancel_shifts",
     "centre_at_an_element",
+    "choices_in_place",
     "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",

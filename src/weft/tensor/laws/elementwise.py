@@ -10,7 +10,7 @@ from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import remove_dead
 from weft.tensor.laws.draft import Draft
 from weft.tensor.passes import tensor_pass
-from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use
+from weft.tensor.program import Cast, Elementwise, Extent, Node, TensorProgram, Use, reads_through
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, arguments, substitute
 
 
@@ -154,16 +154,41 @@ def sizes_in_place(program: TensorProgram) -> TensorProgram:
     return remove_dead(replace(program, nodes=tuple(nodes))) if known else program
 
 
+@tensor_pass()
+def choices_in_place(program: TensorProgram) -> TensorProgram:
+    """Choose between two numbers where they are read, if that has more axes.
+
+        c[m, n] = where(keep[m, n], 1, 0)
+        y[h, m, n] = x[h, m, n] * c[m, n]     ==>     y[h, m, n] = x[h, m, n] * where(keep[m, n], 1, 0)
+
+    so that no kernel stores the numbers, and a loop over x reads the mask itself, and leaves out blocks in which that is False
+    everywhere. Condition: elementwise readers; others keep the value. Conditioning: none, the same operations on the same values.
+    """
+    known: dict[str, Elementwise] = {}
+    nodes: list[Node] = []
+    for old in program.nodes:
+        read = {u.value: known[u.value] for u in old.args if u.value in known} if isinstance(old, Elementwise) else {}
+        fewer = {name: node for name, node in read.items() if len(node.axes) < len(old.axes)}
+        node = _with_inlined(old, fewer) if isinstance(old, Elementwise) else old
+        match node:
+            case Elementwise(expr=Apply("where", (Arg(), Lit(), Lit()))) if node.dtype.is_float:
+                known[node.name] = node
+            case _:
+                pass
+        nodes.append(node)
+    return remove_dead(replace(program, nodes=tuple(nodes))) if known else program
+
+
 def _with_inlined(node: Elementwise, known: Mapping[str, Elementwise]) -> Elementwise:
     if not any(u.value in known for u in node.args):
         return node
-    args = list(dict.fromkeys(a for u in node.args for a in (known[u.value].args if u.value in known else (u,))))
+    read = [(u, *reads_through(known[u.value], u)) if u.value in known else (u, u) for u in node.args]
+    args = list(dict.fromkeys(inner for _, *all_inner in read for inner in all_inner))
 
     def inlined(index: int) -> Scalar:
-        use = node.args[index]
+        use, *inner = read[index]
         if use.value not in known:
             return Arg(args.index(use))
-        inner = known[use.value]
-        return substitute(inner.expr, lambda i: Arg(args.index(inner.args[i])))
+        return substitute(known[use.value].expr, lambda i: Arg(args.index(inner[i])))
 
     return replace(node, expr=substitute(node.expr, inlined), args=tuple(args))
