@@ -27,7 +27,7 @@ from weft.tensor.program import Node, TensorProgram, uses
 # Of the seconds that a matmul takes at the machine's rates. Not 1: the model is 30 % off and more.
 _OF_FLOOR = 0.7
 # What is the library's without a trial would be if it took the inverse of this as long as measured. With it the first plan of
-# GPT-2, T5 and Llama has the library's matmuls that trials found, of BERT and ViT some (docs/decisions/0071-library-at-once.md).
+# GPT-2, T5 and Llama has the matmuls that trials had found, of ViT some, of BERT none (docs/decisions/0071-library-at-once.md).
 _SURELY = 0.9
 # The plan with the library's matmuls is made where it is predicted to save this share of the seconds of all kernels: it takes
 # nearly as long to make as the first one, and less than this no trial can tell from noise.
