@@ -83,7 +83,7 @@ def test_every_innermost_loop_is_vector_code(name, dtype):
 def loop_over(row: optable.Row) -> str:
     """A loop that applies `row` to floats, twice: for elements that lie dense and for others, as kernels have it."""
     of_samples: dict[str, Kind] = {"bool": "bool", "int": "int"}
-    kinds = [of_samples.get(sample, "float") for sample in row.samples]
+    kinds: list[Kind] = [of_samples.get(sample, "float") for sample in row.samples]
     elements = [f"x{i}[j * s]" for i in range(row.arity)]
     given = [Text(f"weft::is_set({e})" if k == "bool" else e, k) for e, k in zip(elements, kinds, strict=True)]
     found = expression(Apply(row.name, tuple(map(Arg, range(row.arity)))), given)

@@ -30,6 +30,8 @@ _SLOW, _VERY_SLOW = 0.05, 0.5
 """Seconds from which on nobody is to wait for a call again and again: first calls count, and there is one round more at most."""
 _CLEARLY = 0.8
 """If weft's first call took less than this share of PyTorch's, a very slow call is not timed again."""
+_OTHERS = 0.5
+"""Cores that other processes may use for times of different minutes to be comparable."""
 PYTORCH = 1
 """Which of the candidates is the graph in PyTorch."""
 
@@ -208,7 +210,11 @@ def measure(candidates: Sequence[Contender], given: Spare) -> Timed:
 
 
 def _on_a_cpu(candidates: Sequence[Contender], going: Sequence[Contender]) -> None:
-    """Times those that are `going`: slow ones once or twice with their first call, others a few times without it."""
+    """Times those that are `going`: slow ones once or twice with their first call, others a few times without it.
+
+    Where one joins slow ones that were timed before, on a machine that others keep busy, all are called once more: it was built
+    meanwhile, and by now that machine is more or less busy than it was.
+    """
     timed = [functools.partial(_seconds, each.call) for each in going]
     weft, eager = candidates[0], candidates[PYTORCH]
     before = bool(eager.times) or eager.first_counts  # beside fewer candidates: the one that joined them was called
@@ -219,6 +225,8 @@ def _on_a_cpu(candidates: Sequence[Contender], going: Sequence[Contender]) -> No
         if not clear:
             _in_turn(going, timed, 1, 0.0)
             slow = (weft.least + eager.least) / 2 >= _SLOW  # else only its first call was slow
+    if slow and before and max(each.load for each in candidates) > _OTHERS:
+        _in_turn(going, timed, 1, 0.0)
     for each in candidates:
         each.first_counts = slow
     if not slow:
