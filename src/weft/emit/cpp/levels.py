@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from weft.block.program import Map, State
-from weft.emit.cpp import nests, places
+from weft.emit.cpp import places
 from weft.emit.cpp.body import Body
 from weft.emit.cpp.frame import Frame
-from weft.emit.cpp.plan import Put
 from weft.emit.cpp.scalar import element
 from weft.emit.cpp.values import ItemMemory
 from weft.emit.text import factor, times
@@ -71,7 +70,12 @@ def declare(body: Body, levels: Levels, memories: Sequence[ItemMemory], merge: M
         with frame.out.block("if (add)"):
             merge(older, newer)
         with frame.out.block("else"):
-            nests.run(frame, body.scope, [Put(to, value) for to, value in zip(older, newer, strict=True)])
+            for to, value in zip(older, newer, strict=True):
+                if to.variable:
+                    frame.out.line(f"{to.base} = {value.base};")
+                else:
+                    size = f"{_size(body, to)} * sizeof({element(to.dtype)})"
+                    frame.out.line(f"__builtin_memcpy({to.base}, {value.base}, {size});")
 
 
 def step(body: Body, state: State, levels: Levels, carried: Mapping[str, tuple[ItemMemory, str]]) -> None:
