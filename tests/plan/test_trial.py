@@ -333,36 +333,6 @@ def test_a_first_call_that_alone_is_slow_does_not_make_the_graph_a_slow_one(cach
     assert Measured(*found.timings).chosen == "PyTorch"
 
 
-def joined(monkeypatch, busy: float, slower: float) -> tuple[Measured, list[str]]:
-    """What is found where others use `busy` cores, and the calls; all were `slower` until the third candidate was built."""
-    monkeypatch.setattr(clock, "_busy_seconds", lambda: (1 + busy) * NOW[0])
-    calls, held_up = [], [slower]
-
-    def run(name, seconds):
-        def made(*arguments):
-            calls.append(name)
-            NOW[0] += held_up[0] * seconds
-            return ()
-
-        return made
-
-    given = spare((torch.ones(3),), ())
-    candidates = clock.first_calls((run("weft", 0.06), run("eager", 0.061)), given)
-    clock.measure(candidates, given)
-    held_up[0] = 1.0
-    candidates += clock.first_calls((run("library", 0.07),), given)
-    return Measured(*clock.measure(candidates, given).timings), calls
-
-
-def test_what_joins_slow_calls_on_a_busy_machine_is_compared_with_calls_of_the_same_minute(cache, monkeypatch):
-    found, calls = joined(monkeypatch, busy=8.0, slower=10.0)
-    assert found.chosen == "weft", "not the library, which was called when the machine was less busy"
-    assert calls == ["weft", "eager", "eager", "weft", "library", "library", "eager", "weft"]
-    found, calls = joined(monkeypatch, busy=0.0, slower=1.0)
-    assert found.chosen == "weft"
-    assert calls == ["weft", "eager", "eager", "weft", "library"]
-
-
 @pytest.mark.parametrize("winner", ["weft", "eager"])
 @pytest.mark.parametrize("busy", [0.0, 8.0], ids=["quiet", "busy"])
 def test_all_trials_of_a_slow_graph_take_three_calls_beyond_the_users_own(cache, monkeypatch, winner, busy):
