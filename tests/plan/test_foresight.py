@@ -9,7 +9,7 @@ import torch
 
 import weft
 from weft.api.backend import compile_graph
-from weft.plan.execute import foresight, selections
+from weft.plan.execute import foresight, selections, tried
 from weft.plan.execute.plan import Plan, plan
 from weft.run import spread
 from weft.run.child import can_fork
@@ -35,7 +35,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(selections, "_remembered", {})
     monkeypatch.setattr(spread, "processors", lambda: 4)
-    monkeypatch.setattr(foresight, "_times", lambda _: True)  # as on a GPU
+    monkeypatch.setattr(tried, "times", lambda _: True)  # as on a GPU
 
 
 def planned(**options: str) -> Plan:
@@ -90,7 +90,7 @@ def test_without_a_child_this_process_chooses(alone, monkeypatch, why):
     if why == "few processors":
         monkeypatch.setattr(spread, "processors", lambda: 2)
     if why == "nothing is timed":
-        monkeypatch.setattr(foresight, "_times", lambda _: False)
+        monkeypatch.setattr(tried, "times", lambda _: False)
     if why == "an error here":
         monkeypatch.setattr(foresight, "Meanwhile", lambda *_: 1 / 0)
     if why == "a child that fails":

@@ -127,15 +127,42 @@ def test_other_factors_of_a_mask_stay_factors():
     assert operations(last.expr) == 3
 
 
-def test_what_a_shift_keeps_in_range_stays_a_factor():
-    top = Reduction("top", (M,), F32, Monoid.max, X, (N,))
-    below = each("d", (M, N), apply("sub", Arg(0), Arg(1)), X, Use("top", (M,)))
+SHIFTED = apply("sub", Arg(0), Arg(1))
+
+
+def operator_of_product(monoid: Monoid, *between: Elementwise) -> str:
+    """The operator that is left of an exponential times a mask; `between`: from a row and its reduction to the exponent, `d`."""
+    top = Reduction("top", (M,), F32, monoid, X, (N,))
     raised = each("e", (M, N), EXP, Use("d", (M, N)))
-    before = TensorProgram((tensor("x", M, N),), (*INDICES, ONES, top, below, raised, TIMES_MASK), ("y",))
+    before = TensorProgram((tensor("x", M, N),), (*INDICES, ONES, top, *between, raised, TIMES_MASK), ("y",))
     last = masks_in_place(before).nodes[-1]
     assert isinstance(last, Elementwise)
     assert isinstance(last.expr, Apply)
-    assert last.expr.op == "mul"
+    return last.expr.op
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (SHIFTED, None),
+        (apply("mul", SHIFTED, Lit(0.5)), None),
+        (apply("neg", apply("sub", Arg(1), Arg(0))), None),
+        (SHIFTED, apply("mul", Arg(0), Lit(0.5))),
+        (SHIFTED, apply("sub", Arg(0), Arg(1))),  # as log_softmax, which takes off the logarithm of a sum too
+    ],
+    ids=["shifted", "times a number at once", "negated", "times a number after", "shifted twice"],
+)
+def test_what_a_shift_keeps_in_range_stays_a_factor(first, then):
+    name = "d" if then is None else "c0"
+    between = [each(name, (M, N), first, X, Use("top", (M,)))]
+    if then is not None:
+        args = [Use(name, (M, N)), Use("top", (M,))][: 2 if then.op == "sub" else 1]
+        between.append(each("d", (M, N), then, *args))
+    assert operator_of_product(Monoid.max, *between) == "mul"
+
+
+def test_what_a_sum_is_taken_off_is_not_kept_in_range():
+    assert operator_of_product(Monoid.sum, each("d", (M, N), SHIFTED, X, Use("top", (M,)))) == "where"
 
 
 def test_a_product_of_masks_is_a_mask():

@@ -165,8 +165,8 @@ class Case:
         return self._once(("masked and rounded" if masked else "rounded", number), made)
 
     def wide(self, number: int = 0) -> tuple[Array, ...] | None:
-        """Returns the results in fp64 of numbers that have more range than fp64, where 0 times anything is 0; None where that would
-        take minutes.
+        """Returns the results, worked out with more range than fp64 has and given as fp64, where 0 times anything is 0; None where
+        that would take minutes.
 
         Args:
             number: of a run in which each operation rounds at random; 0: exact.
@@ -351,7 +351,7 @@ class _Inputs(Mapping[str, Array]):
 
 
 class _Drawing:
-    """Drawer the inputs of cases.
+    """Draws the inputs of cases.
 
     Rows of large inputs are drawn once for several cases of the same sizes, where these have rows of all regimes in any case: one
     case more is for other inputs, which have no rows.
@@ -368,7 +368,7 @@ class _Drawing:
         self._rows: tuple[object, Mapping[str, Array]] | None = None
 
     def case(self, sizes: Mapping[str, int], number: int, turn: int, *, long: bool = False) -> Case | None:
-        """Drawer a case; None where no indices were found that are there: eager raises an error."""
+        """Draws a case; None where no indices were found that are there: eager raises an error."""
         regime = turn % self._kinds
         large = points(self._program, sizes) >= ON_DEVICE
         shared = large and not long and all(sizes[slot] >= len(REGIMES) for slot in self._layout.slots)
@@ -391,7 +391,7 @@ class _Drawing:
         return Case(self._program, sizes, inputs, self._layout, regime, device, begin=begin, long=long)
 
     def _shared(self, sizes: Mapping[str, int], turn: int, device: torch.device | None) -> Mapping[str, Array]:
-        """Drawer the inputs that have rows, or finds them as drawn last."""
+        """Draws the inputs that have rows, or finds them as drawn last."""
         key = (*sorted(sizes.items()), turn)
         if self._rows is None or self._rows[0] != key:
             self._rows = None  # there is room for one

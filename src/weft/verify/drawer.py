@@ -28,17 +28,17 @@ class Drawer:
         return values
 
     def normal(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """Drawer standard normal elements, float64, of no more digits than a type has."""
+        """Draws standard normal elements, float64, of no more digits than a type has."""
         if dtype is DType.float64:
             return self.rng.standard_normal(shape)
         return self.rng.standard_normal(shape, np.float32).astype(np.float64)
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Drawer elements between 0 and 1, float64."""
+        """Draws elements between 0 and 1, float64."""
         return self.rng.uniform(size=shape)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Array:
-        """Drawer integers from `low` on and below `high`, as float64."""
+        """Draws integers from `low` on and below `high`, as float64."""
         return self.rng.integers(low, high, shape).astype(np.float64)
 
 
@@ -62,17 +62,17 @@ class TorchDrawer(Drawer):
         return TorchArray.of(values, self.device) if is_numpys(values) else values
 
     def normal(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """Drawer standard normal elements, float64, of no more digits than a type has."""
+        """Draws standard normal elements, float64, of no more digits than a type has."""
         kind = torch.float64 if dtype is DType.float64 else torch.float32
         found = torch.empty(shape, dtype=kind, device=self.device).normal_(generator=self._own)
         return TorchArray(found.double()).array
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Drawer elements between 0 and 1, float64."""
+        """Draws elements between 0 and 1, float64."""
         return TorchArray(self._empty(shape).uniform_(generator=self._own)).array
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Array:
-        """Drawer integers from `low` on and below `high`, as float64."""
+        """Draws integers from `low` on and below `high`, as float64."""
         return TorchArray(self._empty(shape).random_(low, high, generator=self._own)).array
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:

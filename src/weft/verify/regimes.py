@@ -75,7 +75,7 @@ class Regime:
 
 
 def _scaled(wide: float, half: float) -> Filling:
-    """Drawer normal elements times `wide`, or for types of few exponents times `half`."""
+    """Draws normal elements times `wide`, or for types of few exponents times `half`."""
 
     def fill(rows: Rows) -> Array:
         return rows.normal * (half if rows.dtype is DType.float16 or rows.dtype.is_kept else wide)
@@ -89,7 +89,7 @@ def _off_centre(rows: Rows) -> Array:
 
 
 def _constant(rows: Rows) -> Array:
-    """Drawer one element for each row and repeats it all through the row."""
+    """Draws one element for each row and repeats it all through the row."""
     size = 10.0 if rows.dtype.is_kept else 1234.567
     one = size * (1.0 + rows.draws.uniform((rows.shape[0], *(1 for _ in rows.shape[1:]))))
     return np.broadcast_to(one, rows.shape)
@@ -108,7 +108,7 @@ def _masked(rows: Rows) -> Array:
 
 
 def _masked_first(rows: Rows) -> Array:
-    """Drawer rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
+    """Draws rows whose first half is minus infinity: blocks that are masked whole, the first among them."""
     return np.where(rows.columns < rows.shape[-1] // 2, -np.inf, rows.normal)
 
 
@@ -247,7 +247,7 @@ def drawn(
     *,
     first: bool,
 ) -> Array:
-    """Drawer elements for an input: rows of all regimes, else all of the one.
+    """Draws elements for an input: rows of all regimes, else all of the one.
 
     Args:
         node: the input.
@@ -284,7 +284,7 @@ def drawn(
 
 
 def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: Drawer, first: bool) -> Array:
-    """Drawer `count` rows of a regime, of the shape `row` each."""
+    """Draws `count` rows of a regime, of the shape `row` each."""
     if dtype is DType.bool:
         share = (0.5, 0.5, 1.0, 0.0, 0.8)[regime % 5]
         return draws.uniform((count, *row)) < share
@@ -295,7 +295,7 @@ def _filled(count: int, row: tuple[int, ...], dtype: DType, regime: int, draws: 
 
 
 def _integers(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator, regime: int) -> Array:
-    """Drawer small integers, which are compared with indices, and now and then any."""
+    """Draws small integers, which are compared with indices, and now and then any."""
     low, high = dtype.bounds
     if regime % 4 == 3:
         return rng.integers(low, high, shape, dtype=np.int64, endpoint=True)

@@ -51,7 +51,7 @@ class WideDomain(Fp64Domain):
     def told(values: Array) -> Array:
         """Returns an output as numbers of fp64, infinite where they are beyond its range."""
         with np.errstate(over="ignore"):
-            return _plain(values).astype(np.float64) if values.dtype == _WIDE else values
+            return _in_fp64(values)
 
     def contract(
         self,
@@ -108,16 +108,16 @@ class WideDomain(Fp64Domain):
 
     def prefixes(self, monoid: Monoid, v: Array) -> Array:
         """Combines from the first element on, in fp64's range."""
-        return super().prefixes(monoid, _plain(v).astype(np.float64) if v.dtype == _WIDE else v)
+        return super().prefixes(monoid, _in_fp64(v))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting, in fp64's range."""
-        return super().ranked(_plain(v).astype(np.float64) if v.dtype == _WIDE else v, numbers, count, order)
+        return super().ranked(_in_fp64(v), numbers, count, order)
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Converts; floats round at random alone."""
         if not dtype.is_float:
-            return super().convert(_plain(v).astype(np.float64) if v.dtype == _WIDE else v, dtype, semantic)
+            return super().convert(_in_fp64(v), dtype, semantic)
         return self._off(self._carried(v, dtype), dtype.eps)
 
     def poison(self, shape: Sequence[int], dtype: DType) -> Array:
@@ -127,7 +127,7 @@ class WideDomain(Fp64Domain):
     def _carried(self, values: Array, dtype: DType) -> Array:
         if dtype.is_float:
             return _wide(values)
-        return super()._carried(_plain(values).astype(np.float64) if values.dtype == _WIDE else values, dtype)
+        return super()._carried(_in_fp64(values), dtype)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
         found = _applied(expr.op, operands) if any(v.dtype == _WIDE for v in operands) else None
@@ -157,6 +157,17 @@ def _plain(values: Array) -> Array:
     """Returns numbers in numpy's widest type, infinite or 0 where they are beyond its range."""
     with np.errstate(over="ignore", under="ignore"):
         return np.ldexp(values["part"], np.clip(values["power"], -_APART, _APART).astype(np.int32))
+
+
+def _in_fp64(values: Array) -> Array:
+    """Returns wide numbers as fp64, infinite where they are beyond its range; others as they are."""
+    return _plain(values).astype(np.float64) if values.dtype == _WIDE else values
+
+
+def _logarithm(value: Array) -> Array:
+    value = _wide(value)
+    with np.errstate(all="ignore"):  # of 0 and of what is negative
+        return _wide(np.log(value["part"]) + value["power"] * np.log(np.longdouble(2)))
 
 
 def _scaled(parts: Array, powers: Array) -> Array:
@@ -254,6 +265,8 @@ def _applied(op: str, operands: Sequence[Array]) -> Array | None:
             return _exponential(value, 1 / np.log(np.longdouble(2)))
         case ("exp2", value):
             return _exponential(value)
+        case ("log", value):
+            return _logarithm(value)
         case _:
             return _decided(op, operands)
 

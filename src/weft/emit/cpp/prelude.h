@@ -1320,7 +1320,7 @@ static inline void dot(uint64_t* c, i64 ldc, bool add, const uint8_t* a, i64 lda
 // At most so many products of floats are one chain of additions: in equal parts, each added to what was there.
 constexpr i64 kDeep = 64;
 static inline void dot(float* c, i64 ldc, bool add, const float* a, i64 lda, Panel<float> panel, i64 mb, i64 nb, i64 kb) {
-  const i64 depth = ceil_div(kb, max_index(1, ceil_div(kb, kDeep)));
+  const i64 depth = max_index(4, round_up(ceil_div(kb, max_index(1, ceil_div(kb, kDeep))), 4));
   for (i64 k = 0; k == 0 || k < kb; k += depth)
     dot_rows(library().f32, c, ldc, add || k > 0, a + k, lda, panel.at(k), mb, nb, min_index(depth, kb - k));
 }

@@ -5,7 +5,7 @@ predicts any kernel to be. Without them the graph is planned once, not again aft
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import dataclass
 
 from weft.capture import FASTER_IN_LIBRARY, Captured
 from weft.defects import note
@@ -16,33 +16,46 @@ from weft.plan.execute.library import surely_for_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions
 from weft.plan.execute.selections import key_parts
+from weft.plan.execute.tried import a_trial_may_follow
 from weft.plan.partition.partition import Region
 from weft.plan.targets import toolchain
-from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep, recalled
-from weft.plan.targets.packed import unplaced
+from weft.plan.targets.packed import FORMS, PackedAs, unplaced
 from weft.tensor.program import TensorProgram
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept: the values, by name, that the calls make which are the library's. Of the same program calls may be numbered
+    otherwise.
+    """
+
+    names: tuple[str, ...]
+
+
+_WITH_KEPT: Mapping[str, type | PackedAs] = {**FORMS, "the library's": _Kept}
+
+
 @phase("cuts")
-def left_at_once(captured: Captured, program: TensorProgram, known: Regions, times: LibraryTimes) -> Mapping[int, str]:
+def left_at_once(
+    captured: Captured, program: TensorProgram, arguments: int, known: Regions, times: LibraryTimes
+) -> Mapping[int, str]:
     """Return the ATen calls, by number, that the library gets without a trial, and why; none where nothing is timed.
 
     Args:
         captured, program: the graph as written, and after the laws.
+        arguments: how many it has.
         known: of its regions.
         times: of the library.
     """
-    now = current()
-    tried = now.measure != "never" and now.compile != "first" and known.scheme is None and _times(known)
-    if not tried or captured.leaving is None or captured.left or capturing():
+    if captured.left or not a_trial_may_follow(captured, arguments, known):
         return {}
     assert captured.program is not None
     parts = key_parts("the library's", unplaced(program)[0], known.example(program))
     parts |= toolchain(known.target).tuning(known.device) | {"written": repr(unplaced(captured.program)[0])}
-    kept = None if now.verify == "always" else recalled(parts, object)
+    kept = None if current().verify == "always" else recalled(parts, _Kept, forms=_WITH_KEPT)
     if kept is not None:
-        names = cast("tuple[str, ...]", kept[0])
+        names = kept[0].names
         return {captured.made_by[name]: FASTER_IN_LIBRARY for name in names if name in captured.made_by}
     try:
         atoms = Cuts(program, known, writes=known.writes).uncut()
@@ -51,11 +64,6 @@ def left_at_once(captured: Captured, program: TensorProgram, known: Regions, tim
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs no kernel
         note(error)
         return {}
-    # By the names of what they make: of the same program others may be numbered otherwise.
-    keep(parts, tuple(name for name, call in captured.made_by.items() if call in calls))
+    names = tuple(name for name, call in captured.made_by.items() if call in calls)
+    keep(parts, _Kept(names), forms=_WITH_KEPT)
     return dict.fromkeys(calls, FASTER_IN_LIBRARY)
-
-
-def _times(known: Regions) -> bool:
-    """Tell whether the library can be timed where the kernels will run."""
-    return known.device is not None

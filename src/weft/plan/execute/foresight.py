@@ -20,9 +20,9 @@ from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, lone_matmuls
 from weft.plan.execute.selections import RememberedSelection, chosen_since, remember_all, remembered
+from weft.plan.execute.tried import a_trial_may_follow
 from weft.plan.execute.writes import written_over
 from weft.plan.partition.partition import Region, Task
-from weft.plan.targets.graphs import capturing
 from weft.run.cache import CacheFolder
 from weft.run.meanwhile import Meanwhile
 from weft.run.spread import are_side_by_side
@@ -38,7 +38,12 @@ class Foreseen:
 
 
 def foreseen(
-    captured: Captured, program: TensorProgram, stages: Sequence[Task], known: Regions, times: LibraryTimes
+    captured: Captured,
+    program: TensorProgram,
+    arguments: int,
+    stages: Sequence[Task],
+    known: Regions,
+    times: LibraryTimes,
 ) -> Callable[[], Sequence[int] | None]:
     """Have a child choose for the graph with the library's matmuls.
 
@@ -47,13 +52,16 @@ def foreseen(
 
     Args:
         captured, program: the graph as written, and after the laws.
+        arguments: how many it has.
         stages: what `program` is cut into.
         known: of its regions, kernels of which were timed once.
         times: of the library, which are taken where they are not known.
     """
     cut = [stage for stage in stages if isinstance(stage, Region)]
     calls = (
-        {call for region in cut for call in lone_matmuls(captured, region)} if _may_be_asked(captured, known) else ()
+        {call for region in cut for call in lone_matmuls(captured, region)}
+        if _may_be_asked(captured, arguments, known)
+        else ()
     )
     if not calls:
         return nothing_foreseen
@@ -67,16 +75,10 @@ def foreseen(
     return partial(made.result, 0)
 
 
-def _may_be_asked(captured: Captured, known: Regions) -> bool:
+def _may_be_asked(captured: Captured, arguments: int, known: Regions) -> bool:
     """Tell whether a trial may ask for the graph with the library's matmuls, and a child can choose for it."""
-    now = current()
-    tried = now.measure != "never" and now.compile != "first" and known.scheme is None and captured.leaving is not None
-    return tried and now.verify != "always" and _times(known) and are_side_by_side() and not capturing()
-
-
-def _times(known: Regions) -> bool:
-    """Tell whether this process has kernels to time meanwhile: on a CPU they are compiled, by all processors."""
-    return known.device is not None
+    tried = a_trial_may_follow(captured, arguments, known)
+    return tried and current().verify != "always" and are_side_by_side()
 
 
 def nothing_foreseen() -> None:

@@ -19,7 +19,7 @@ from weft.capture import FASTER_IN_LIBRARY, Captured
 from weft.errors import WeftError
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.regions import Regions, call_of, lone_matmuls
-from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, subset_of
+from weft.plan.partition.cover import NoCutError, Subset, Waits, cheapest, convex_parts, elements, subset_of
 from weft.plan.partition.partition import Region, taken_apart, united
 from weft.schedule import kernels
 from weft.tensor.program import Node, TensorProgram, uses
@@ -107,7 +107,7 @@ def surely_for_the_library(
     splits = [split for split in splits if split.is_open()]
     known.foreseen([region for split in splits for region in split.joined.values()])
     for split in splits:
-        with suppress(ValueError):  # a part has no kernel, alone or with others: the graph will be cut elsewhere
+        with suppress(NoCutError):  # a part has no kernel, alone or with others: the graph will be cut elsewhere
             wanted.update(set(split.best()[0]))
     return [call for call, count in wanted.items() if count == asked[call]]
 

@@ -163,7 +163,7 @@ def _attempt(
     program: TensorProgram = made.program
     trace = list(made.steps)
     _begin(known, captured, program, _inputs(captured, program, arguments))
-    if times is not None and (calls := left_at_once(captured, program, known, times)):
+    if times is not None and (calls := left_at_once(captured, program, len(arguments), known, times)):
         return calls
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
@@ -174,7 +174,8 @@ def _attempt(
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         known.go_on()
-        ahead = foreseen(captured, program, stages, known, times) if times is not None else nothing_foreseen
+        tried = times is not None
+        ahead = foreseen(captured, program, len(arguments), stages, known, times) if tried else nothing_foreseen
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
         for stage in _after_their_sizes(stages, program, captured.sizes, in_place):

@@ -21,6 +21,7 @@ from weft.defects import note
 from weft.errors import CacheFolderError, WrongKernelError
 from weft.options import Options, again, current
 from weft.phases import phase
+from weft.plan.execute import tried
 from weft.plan.execute.instead import warn
 from weft.plan.execute.plan import Plan, plan, size_class
 from weft.plan.execute.runner import Runner
@@ -300,13 +301,8 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def repeatable(plan: Plan) -> bool:
-    """Tells whether another run of `plan` on copies of its arguments does the same again.
-
-    It draws no random numbers, calls no other libraries, and writes into no tensor that the graph holds.
-    """
-    if any(place >= plan.arguments for place, _ in plan.captured.writes):
-        return False
-    return all(not c.random and c.target.namespace in ("aten", "weft") for c in plan.captured.calls.values())
+    """Tells whether another run of `plan` on copies of its arguments does the same again (`tried.repeatable`)."""
+    return tried.repeatable(plan.captured, plan.arguments)
 
 
 def changing_sizes(gm: torch.fx.GraphModule) -> tuple[int, ...]:

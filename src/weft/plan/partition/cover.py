@@ -231,7 +231,7 @@ def cheapest(
         ahead: hears of parts whose prices will be asked for if those before them turn out to be `inf`.
 
     Raises:
-        ValueError: there is no cut of a finite price.
+        NoCutError: there is no cut of a finite price.
     """
     moves = _moves(waits, tuple(bounds))
     paths, priced = _Paths.of(moves, [bounds[part] for part in moves.parts]), set[int]()
@@ -244,6 +244,10 @@ def cheapest(
             ahead.foreseen(_following(moves, paths, priced, price, ahead))
         priced.add(heaviest)
         paths.put(heaviest, price(moves.parts[heaviest]))
+
+
+class NoCutError(ValueError):
+    """There is no cut of a finite price."""
 
 
 class Ahead(Protocol):
@@ -268,7 +272,7 @@ def _following(
 ) -> list[Subset]:
     """List the parts that will be asked for, in order, if none of those whose prices are not at hand has a finite one."""
     paths, priced, found = paths.copy(), set(priced), list[Subset]()
-    with suppress(ValueError):  # no cut of a finite price is left
+    with suppress(NoCutError):  # no cut of a finite price is left
         while len(found) < _AHEAD:
             number = _heaviest(paths.best()[0], paths.costs, priced)
             if number is None:
@@ -326,9 +330,9 @@ class _Paths:
                 changed[state] = self.least[state] != old
 
     def best(self) -> tuple[tuple[int, ...], float]:
-        """Return the path of least cost to the last down-set, as numbers of parts; raises ValueError where all cost `inf`."""
+        """Return the path of least cost to the last down-set, as numbers of parts; raises NoCutError where all cost `inf`."""
         if self.least[-1][0] == inf:
-            raise ValueError("no cut of the graph has a finite price")
+            raise NoCutError("no cut of the graph has a finite price")
         path: list[int] = []
         at = len(self.into) - 1
         while at:

@@ -23,6 +23,7 @@ from weft.tensor.program import (
     Elementwise,
     Extent,
     Iota,
+    Monoid,
     Node,
     Reduction,
     TensorProgram,
@@ -123,7 +124,7 @@ class _Masks:
                 self.note_exponentials(node)
                 expr = Convert(node.dtype, Arg(0)) if node.semantic or counted else Arg(0)
                 self.note(self.simplified(Elementwise(node.name, node.axes, node.dtype, expr, (node.arg,))))
-            case Reduction():
+            case Reduction(monoid=Monoid.max | Monoid.min):  # a sum keeps nothing in range
                 self.reduced.add(node.name)
             case _:
                 pass
@@ -142,8 +143,11 @@ class _Masks:
         reduced = [use for use in uses if use.value in self.reduced]
         if len(reduced) == len(uses):
             self.reduced.add(made.name)
-        shift = any(len(use.axes) < len(made.axes) for use in reduced) and applied(expr) in (["add"], ["sub"])
-        if shift or (expr == Arg(0) and uses[0].value in self.shifted):
+        operators = set(applied(expr))
+        differs = operators & {"add", "sub"} and operators <= {"add", "sub", "mul", "div", "neg"}
+        if differs and any(len(use.axes) < len(made.axes) for use in reduced):
+            self.shifted.add(made.name)
+        if "exp" not in operators and any(use.value in self.shifted for use in uses):
             self.shifted.add(made.name)
         if made.dtype.is_float and is_raised(expr, self.of_raised(uses)) and not self.raises_shifted(expr, uses):
             self.raised.add(made.name)

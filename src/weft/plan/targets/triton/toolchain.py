@@ -83,7 +83,10 @@ class TritonGpu(Toolchain):
         return gpu_parts(self.target)
 
     def tuning(self, device: torch.device | None) -> dict[str, str]:
-        return {"gpu": "" if device is None else torch.cuda.get_device_name(device), "tf32": str(tf32_allowed())}
+        # Of a patch release of PyTorch's the library is the same.
+        library = f"{torch.version.cuda or torch.version.hip} {'.'.join(torch.__version__.split('.')[:2])}"
+        gpu = "" if device is None else torch.cuda.get_device_name(device)
+        return {"gpu": gpu, "tf32": str(tf32_allowed()), "library": library}
 
     def warm(self) -> None:
         if not interpreted.is_asked_for():
