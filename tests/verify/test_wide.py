@@ -117,6 +117,8 @@ def test_what_is_far_beyond_the_range_comes_back():
         found = wide.reduce(monoid, large, (0,))
         of_largest = wide.elementwise(apply("div", Arg(0), Arg(1)), (found, large[3]), F32)
         np.testing.assert_allclose(wide.told(of_largest), wanted, rtol=1e-11)
+    logarithm = wide.told(wide.elementwise(apply("log", Arg(0)), (large,), F32))
+    np.testing.assert_allclose(logarithm, at, rtol=1e-11)
     product = wide.reduce(Monoid.prod, wide.elementwise(apply("exp", Arg(0)), (wide.given(at - at),), F32), (0,))
     assert wide.told(product) == 1.0
 
