@@ -25,12 +25,21 @@ def product(left: Scalar, right: Scalar) -> Scalar:
             return right
         case _ if is_one(right):
             return left
-        case (Apply("div", (one, below)), _) if is_one(one):
-            return quotient(right, below)
-        case (_, Apply("div", (one, below))) if is_one(one):
-            return quotient(left, below)
+        case (Apply("div", (above, below)), _) if _is_reciprocal(above):
+            return quotient(product(above, right), below)
+        case (_, Apply("div", (above, below))) if _is_reciprocal(above):
+            return quotient(product(left, above), below)
         case _:
             return apply("mul", left, right)
+
+
+def _is_reciprocal(expr: Scalar) -> bool:
+    """Tells whether it is 1, or 1 divided by something, again and again: of what is small enough that alone is infinite."""
+    match expr:
+        case Apply("div", (above, _)):
+            return _is_reciprocal(above)
+        case _:
+            return is_one(expr)
 
 
 def quotient(left: Scalar, right: Scalar) -> Scalar:
