@@ -1,4 +1,4 @@
-"""Which components of a loop's state are simply accumulated: `t5 += dot(t1,t2)` in a listing."""
+"""Which components of a loop's state are simply accumulated, `t5 += dot(t1,t2)` in a listing; and whether that rounds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from weft.block.program import Collapse, Dot, Final, Map, Pointwise, State
+from weft.block.program import Collapse, Dot, Final, Graph, Map, Pointwise, State
 from weft.block.walk import operands, results
-from weft.tensor.scalar import Apply, Arg
+from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg, Convert, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +82,25 @@ def uses(node: Map) -> Counter[str]:
     state = () if node.state is None else (*node.state.feeds, *(node.state.resume or ()))
     handed = (o.inner for o in node.outputs if not isinstance(o, Final))
     return Counter([*(n for c in node.body.nodes for n in operands(c)), *handed, *state])
+
+
+def adds_floats(merge: Graph) -> bool:
+    """Tell whether `merge` makes a sum that is rounded: not of maxima, rankings and integers."""
+    return any(
+        isinstance(node, Pointwise)
+        and node.dtype.is_float
+        and any(isinstance(part, Apply) and part.op in ("add", "sub") for part in parts(node.expr))
+        for node in merge.nodes
+    )
+
+
+def rounds_to_bytes(update: Graph) -> bool:
+    """Tell whether `update` rounds to 8 bits what it adds."""
+    return any(
+        isinstance(node, Pointwise)
+        and any(
+            isinstance(part, Convert) and part.dtype.bytes == 1 and part.dtype is not DType.bool
+            for part in parts(node.expr)
+        )
+        for node in update.nodes
+    )

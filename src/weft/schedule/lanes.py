@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from weft.block.accumulation import adds_floats, rounds_to_bytes
 from weft.block.places import LoopDemands, Place
-from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map, Pointwise
+from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map
 from weft.block.typed import typed
 from weft.block.walk import maps, with_maps
 from weft.schedule.kernels import kernels
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import Apply, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,14 @@ def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgra
 
 
 def _chained(node: Map, chain: int) -> Map:
-    """Return `node`, with at most so many iterations to a sum if it carries sums of floats that its body does not see."""
-    if chain == 0 or node.state is None or node.state.shown or not _adds_floats(node.state.merge):
+    """Return `node`, with at most so many iterations to a sum if it carries sums of floats that its body does not see.
+
+    What is rounded at a running scale is rounded by all that came before: that stays one state.
+    """
+    state = node.state
+    if chain == 0 or state is None or state.shown or not adds_floats(state.merge) or rounds_to_bytes(state.update):
         return node
     return replace(node, demands=replace(node.demands, chain=chain * (_SINGLE if node.unit else 1)))
-
-
-def _adds_floats(merge: Graph) -> bool:
-    """Tell whether `merge` makes a sum that is rounded: not of maxima, rankings and integers."""
-    return any(
-        isinstance(node, Pointwise)
-        and node.dtype.is_float
-        and any(isinstance(part, Apply) and part.op in ("add", "sub") for part in parts(node.expr))
-        for node in merge.nodes
-    )
 
 
 def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: Granularity) -> dict[Axis, int]:

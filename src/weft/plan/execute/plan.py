@@ -117,7 +117,7 @@ def plan(
     times = LibraryTimes(captured.recording, known.device)
     with shown():
         while True:
-            made = _attempt(captured, arguments, eager, known, times if tried else None)
+            made = _attempt(captured, arguments, eager, known, times, tried=tried)
             if isinstance(made, Plan):
                 return replace(made, size_class=size_class(arguments), device=gpu_of(arguments))
             assert captured.leaving is not None
@@ -151,19 +151,19 @@ def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _attempt(
-    captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions, times: LibraryTimes | None
+    captured: Captured, arguments: Sequence[Any], eager: Runner, known: Regions, times: LibraryTimes, *, tried: bool
 ) -> Plan | Mapping[int, str]:
     """Make the plan, or return the calls that PyTorch is to run in another attempt, by number, and why: a region failed, or the
     library is faster.
 
-    `times`: of the library, if a trial follows.
+    `times`: of the library; `tried`: whether a trial follows.
     """
     assert captured.program is not None
     made = after_laws(captured, known.target)
     program: TensorProgram = made.program
     trace = list(made.steps)
     _begin(known, captured, program, _inputs(captured, program, arguments))
-    if times is not None and (calls := left_at_once(captured, program, len(arguments), known, times)):
+    if tried and (calls := left_at_once(captured, program, len(arguments), known, times)):
         return calls
     steps: list[PlanStep] = []
     regions: list[CompiledRegion] = []
@@ -174,7 +174,6 @@ def _attempt(
         scheme = known.scheme_of(program, stages, captured.left)
         stages, in_place = with_writes_in_place(captured, program, stages)
         known.go_on()
-        tried = times is not None
         ahead = foreseen(captured, program, len(arguments), stages, known, times) if tried else nothing_foreseen
         there = {n.name for n in program.inputs}
         number, count = 0, sum(isinstance(stage, Region) for stage in stages)
@@ -206,7 +205,7 @@ def _attempt(
     except Exception as error:  # noqa: BLE001 - a defect of weft's must not stop what eager can run; it is reported
         note(error)
         return _in_pytorch(captured, (*captured.fallbacks, Fallback("graph", reason_of(error))), eager)
-    with_library = None if times is None else _other_plan(captured, program, cut, regions, known, times, ahead)
+    with_library = _other_plan(captured, program, cut, regions, known, times, ahead)
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
