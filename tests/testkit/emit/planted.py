@@ -84,7 +84,8 @@ CPP: tuple[Rule, ...] = (
     Rule("last block left out", r"; (\w+) < (\d+); \1 \+= 1\)", r"; \1 < \2 - 1; \1 += 1)"),
     Rule("end of a block not cut", r"_len = weft::min_index\((\d+), .*\);", r"_len = \1;"),
     Rule("dropped mask", r"const bool (\w+) = .*;", r"const bool \1 = true;"),
-    Rule("dropped mask", r"= (\w+|\([^?]*\)) \? ([^:]+) : (?!.*::).*;", r"= \2;"),
+    # Not what chooses the memory of a level of sums.
+    Rule("dropped mask", r"= (?!from |to )(\w+|\([^?]*\)) \? ([^:]+) : (?!.*::).*;", r"= \2;"),
     Rule("mask one off", r"(const bool \w+ = .*) <= ", r"\1 < "),
     Rule("mask one off", r"(= \(.*) <= (.*\) \? )", r"\1 < \2"),
     Rule("wrong stride", r"\* (\w+)_s0\b", r"* \1_s1"),
