@@ -12,7 +12,7 @@ from weft.plan.measure.spare import spare
 
 
 def joined(monkeypatch, busy: float, slower: float) -> tuple[Measured, list[str]]:
-    """What is found where others use `busy` cores, and the calls; all were `slower` until the third candidate was built."""
+    """Return what is found where others use `busy` cores, and the calls; all were `slower` until the third was built."""
     now = [0.0]
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0]))
     monkeypatch.setattr(clock, "_busy_seconds", lambda: (1 + busy) * now[0])

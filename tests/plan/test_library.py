@@ -151,7 +151,7 @@ def test_nothing_is_the_library_s_at_once_that_was_not_timed():
 
 
 def test_all_parts_of_a_product_are_the_library_s_at_once_or_none_is():
-    """Of three kernels that share one product each would gain by the library: it makes all of them in the time of two."""
+    """Take three kernels that share one matmul: the library makes all of them in less time than they take, or in more."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first, second, third = (x @ w).split(512, -1)

@@ -63,7 +63,7 @@ def tally(request):
     [(CHOICE, 1.0, True), (CHOICE, 1.0 + 1e-2, False), (CHOICE, -1.0, False), (PRODUCT, 1.0, False)],
 )
 def test_what_only_a_kernel_has_the_range_for_is_judged(tally, kept, off, is_right):
-    """Of a product with a mask the kernel's maximum may be one that the mask excludes: there, right numbers prove nothing."""
+    """Refuse a product with a mask: the kernel's maximum may be one that the mask excludes, where right numbers prove nothing."""
     program = masked(kept)
     own, lost = tally(program), 0
     for case in cases(program, [], [sizes_of(program)], 0):

@@ -265,7 +265,7 @@ class Captured:
 
     @property
     def lacking(self) -> tuple[Fallback, ...]:
-        """What PyTorch runs since weft has no kernels for it."""
+        """List what PyTorch runs since weft has no kernels for it."""
         return tuple(fallback for fallback in self.fallbacks if not fallback.is_faster)
 
 

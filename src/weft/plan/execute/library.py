@@ -147,19 +147,19 @@ class _Split:
 
     @cached_property
     def waits(self) -> Waits:
-        """What each part waits for."""
+        """Tells what each part waits for."""
         maker = {name: i for i, each in enumerate(self.parts) for name in each.region.results}
         return Waits(tuple(subset_of({maker[v] for v in each.region.uses if v in maker}) for each in self.parts))
 
     @cached_property
     def joined(self) -> dict[Subset, Region]:
-        """The regions that connected parts are together."""
+        """Gives the regions that connected parts are together."""
         every = [part for own in convex_parts(self.waits, lambda _: True) for part in own]
         return {part: united(self.program, [self.parts[i].region for i in elements(part)]) for part in every}
 
     @cached_property
     def whole(self) -> Subset:
-        """All parts."""
+        """Gives all parts."""
         return subset_of(range(len(self.parts)))
 
     def predicted(self, part: Subset) -> tuple[float, int]:
@@ -172,7 +172,9 @@ class _Split:
 
     @cached_property
     def _scale(self) -> tuple[float, float]:
-        """What kernels that multiply take of the seconds predicted, and the seconds of a launch, as all parts were measured."""
+        """Gives the share that kernels which multiply take of the seconds predicted, and the seconds of a launch, as all parts were
+        measured.
+        """
         launch = self.known.launch_seconds if self.launched else 0.0
         work, launches = self.predicted(self.whole) if self.whole in self.joined else (inf, 0)
         if self.measured is None or not 0.0 < work < inf:
