@@ -368,10 +368,10 @@ def test_the_second_round_changes_warps_or_stages_before_both(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_quick_tuning_compiles_ten_binaries_at_most(
+def test_quick_tuning_compiles_fourteen_binaries_at_most(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *, fails: bool
 ) -> None:
-    """All counted: those of candidates in several launches, and those that fail."""
+    """Those of candidates in several launches count, and those that fail; small ones that merge do not."""
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
@@ -386,7 +386,7 @@ def test_quick_tuning_compiles_ten_binaries_at_most(
 
     monkeypatch.setattr(rounds, "_printed", printed)
     tune_it(monkeypatch, selection, tmp_path, timing(lambda _: 1e-6, []))
-    assert 7 <= tune._binaries(tried) <= 10
+    assert 7 <= tune._binaries(tried) <= 14
     assert len(tried) == len({(id(each.applied), each.schedule) for each in tried})
 
 

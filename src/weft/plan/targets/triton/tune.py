@@ -38,7 +38,8 @@ class SearchSize:
     Attributes:
         programs: with places, each with the warps and stages that the model likes best.
         closely: so many of these, the fastest, have other warps and stages tried, `variants` of each at most.
-        binaries: launches of all candidates together, those that fail to compile too; the first candidate has all it needs.
+        binaries: launches of all candidates together, those that fail to compile too, without the small ones that candidates
+            share; the first candidate has all it needs.
     """
 
     programs: int
@@ -50,7 +51,7 @@ class SearchSize:
 # By the option `effort`, and whether there are matmuls: without them the model is right about most of it
 # (docs/measurements/gpu-model.md).
 SEARCHES = {
-    ("quick", True): SearchSize(7, 1, 5, 10),
+    ("quick", True): SearchSize(7, 1, 5, 14),
     ("quick", False): SearchSize(2, 1, 1, 2),
     ("full", True): SearchSize(64, 8, 5, math.inf),
     ("full", False): SearchSize(64, 8, 5, math.inf),
@@ -395,10 +396,11 @@ def _multiplies(candidate: Candidate) -> bool:
 
 
 def _binaries(candidates: Sequence[Candidate]) -> int:
-    """Counts the binaries that these candidates need, but for launches that find out beforehand what guards ask: small, and many
-    candidates have the same one.
+    """Counts the binaries that these candidates need, but for small ones that many candidates share: launches that find out
+    beforehand what guards ask, and those that merge segments.
     """
-    return sum(len(kernels(each.applied)) - bool(each.schedule.beforehand) for each in candidates)
+    launches = ((each, kernels(each.applied)) for each in candidates)
+    return sum(sum(not k.merges for k in own) - bool(each.schedule.beforehand) for each, own in launches)
 
 
 def _within(candidates: Sequence[Candidate], binaries: float, *, surely: bool = True) -> tuple[Candidate, ...]:
