@@ -216,6 +216,30 @@ def test_any_number_of_indices_and_of_rows_is_one_program() -> None:
     assert weft.stats().compiles == before
 
 
+def _packed(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    """Compare tokens of the same sequence, as masks of packed sequences do."""
+    batch, own = torch.arange(x.shape[0])[:, None, None], torch.arange(x.shape[1])
+    return (x[batch, own[:, None]] == x[batch, own]) & (i[batch, own] > 0)
+
+
+SINGLE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a mask of packed sequences": _packed,
+    "nothing else is indexed": lambda x, i: x[torch.arange(1)] + 1,
+    "repeated": lambda x, i: x[torch.zeros(4, dtype=torch.long)] * i,
+    "apart": lambda x, i: x[:, None][torch.zeros(3, dtype=torch.long), :, i[0, :3]] + 1,
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_only_row_is_known(name: str) -> None:
+    """Read without a check what the constant 0 names in a dimension of size 1."""
+    function = SINGLE[name]
+    x, i = torch.randn(1, 11), torch.randint(0, 2, (1, 11))
+    program = weft.optimize(function, (x, i))
+    assert not program.fallbacks
+    torch.testing.assert_close(program(x, i), function(x, i))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 4])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_nothing_and_single_rows(rows: int, count: int) -> None:

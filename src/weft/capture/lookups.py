@@ -63,7 +63,9 @@ def _index(b: Builder, a: Arguments) -> Ref:
         if slot is not None and not isinstance(slot, Slot):
             raise UnsupportedError("indices are not made of tensors")
         index = None if slot is None else _integers(a.at(slot))
-        found.append(None if index is None else b.from_the_end(index, ref.dims[dim], a.location))
+        if index is not None and b.number(index) != 0:
+            index = b.from_the_end(index, ref.dims[dim], a.location)
+        found.append(index)
     if not any(found):
         raise UnsupportedError("no dimension is indexed")
     return b.lookup(ref, found, a.location)

@@ -76,6 +76,11 @@ class Base(Merges):
         """Add a number, rank 0."""
         return self._add(Constant(self._name(), (), dtype, value))
 
+    def number(self, ref: Ref) -> Number | None:
+        """Return the number that all elements of `ref` are; None where none is known."""
+        node = self._made.get(ref.value)
+        return node.value if isinstance(node, Constant) else None
+
     def iota(self, size: SizeOrAxis, dtype: DType = DType.int64) -> Ref:
         """Add the numbers 0, 1 .. size - 1, rank 1."""
         axis = self.axis(size)

@@ -23,8 +23,10 @@ class Lookups(Views):
 
         The dimensions of the indices stand where the first of them stood, or in front if there is a `:` between two of them.
 
+        Of a dimension of size 1 the constant 0 is known to be an index.
+
         Raises:
-            UnsupportedError: a dimension that is indexed has size 1, or one is merged.
+            UnsupportedError: a dimension that is indexed by other numbers has size 1, or one is merged.
         """
         if any(self.merges(index) for index in indices if index is not None):
             raise UnsupportedError("of merged dimensions", where=location)
@@ -39,7 +41,12 @@ class Lookups(Views):
         first = given[0] if given[-1] - given[0] < len(given) else 0
         before = [along[d] for d in kept[:first]] if first else []
         dims = (*before, *shared, *(along[d] for d in kept[len(before) :]))
-        where = dict(zip(given, (self._use(r, b) for r, b in zip(refs, bound, strict=True)), strict=True))
+        where: dict[int, Axis | Use | None] = {
+            d: None if ref.dims[d] is None and self.number(r) == 0 else self._use(r, b)
+            for d, r, b in zip(given, refs, bound, strict=True)
+        }
+        if all(each is None for each in where.values()) and all(along[d] == ref.dims[d] for d in kept):
+            return replace(ref, dims=dims)
         return self._looked_up(ref, {**along, **where}, dims, location)
 
     def gather(self, ref: Ref, dim: int, index: Ref, location: Location | None = None) -> Ref:
