@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import time
 from pathlib import Path
 
@@ -80,10 +81,19 @@ def test_nan_and_inf_keep_their_meaning() -> None:
     assert not {"-ffast-math", "-Ofast", "-ffinite-math-only"} & set(flags())
 
 
-def test_no_flag_is_one_that_clang_refuses() -> None:
+@pytest.mark.parametrize(
+    ("name", "gcc"),
+    [("clang++", False), ("clang++-19", False), ("g++", True), ("x86_64-linux-gnu-g++-12", True), ("icpx", False)],
+)
+@pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere g++ may be a name for Clang")
+def test_no_flag_is_one_that_clang_refuses(tmp_path: Path, name: str, *, gcc: bool) -> None:
     """It passes over optimisations of GCC's that it knows by name, and none of them by a value."""
-    valued = {flag.partition("=")[0] for flag in flags() if flag.startswith("-f") and "=" in flag}
-    assert valued <= {"-ffp-contract"}
+    (tmp_path / "c++").symlink_to(program(tmp_path / name))
+    with options(compiler=str(tmp_path / "c++")):
+        given = flags()
+    valued = {flag.partition("=")[0] for flag in given if flag.startswith("-f") and "=" in flag}
+    assert ("-fno-gcse" in given) == gcc
+    assert valued == {"-ffp-contract", *(["-fira-region"] if gcc else [])}
 
 
 def test_the_openmp_runtime_is_pytorchs_where_it_brings_one() -> None:

@@ -45,10 +45,13 @@ def rename_node(node: BlockNode, names: Values) -> BlockNode:
     def new(name: str) -> str:
         return names.get(name, name)
 
-    if isinstance(node, Map):
-        inputs = tuple(replace(f, outer=new(f.outer)) for f in node.inputs)
-        return replace(node, inputs=inputs, outputs=tuple(replace(o, outer=new(o.outer)) for o in node.outputs))
-    return _changed(node, _names_of, names)
+    if not isinstance(node, Map):
+        return _changed(node, _names_of, names)
+    inputs = tuple([f if (name := new(f.outer)) == f.outer else replace(f, outer=name) for f in node.inputs])
+    outputs = tuple([o if (name := new(o.outer)) == o.outer else replace(o, outer=name) for o in node.outputs])
+    if all(map(is_, inputs, node.inputs)) and all(map(is_, outputs, node.outputs)):
+        return node
+    return replace(node, inputs=inputs, outputs=outputs)
 
 
 def rename_body(node: Map, names: Values) -> Map:
@@ -58,7 +61,7 @@ def rename_body(node: Map, names: Values) -> Map:
         return names.get(name, name)
 
     def output(out: Stacked | Final | Once) -> Stacked | Final | Once:
-        return out if isinstance(out, Final) else replace(out, inner=new(out.inner))
+        return out if isinstance(out, Final) or new(out.inner) == out.inner else replace(out, inner=new(out.inner))
 
     state = node.state
     if state is not None:
@@ -69,7 +72,7 @@ def rename_body(node: Map, names: Values) -> Map:
     return replace(
         node,
         guard=None if guard is None else replace(guard, value=new(guard.value)),
-        inputs=tuple(replace(f, inner=new(f.inner)) for f in node.inputs),
+        inputs=tuple([f if (name := new(f.inner)) == f.inner else replace(f, inner=name) for f in node.inputs]),
         body=rename_values(node.body, names),
         outputs=tuple(map(output, node.outputs)),
         state=state,
@@ -178,7 +181,7 @@ def _replaced(value: Any, new: Mapping[Any, Any]) -> Any:
     if value.__class__ is not tuple:
         return new.get(value, value)
     parts = tuple([_replaced(each, new) for each in value])
-    return value if parts == value else parts
+    return value if all(map(is_, parts, value)) else parts
 
 
 def fresh(taken: frozenset[str] | set[str]) -> Callable[[str], str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -38,6 +39,15 @@ class Compiler:
     """
 
     command: tuple[str, ...]
+
+    @property
+    def is_gcc(self) -> bool:
+        """Tell by the names of its programs whether it is GCC; False where these do not say: running it takes each warm start
+        milliseconds.
+        """
+        found = (shutil.which(word) for word in self.command)
+        names = (Path(program).resolve().name for program in found if program is not None)
+        return platform.system() == "Linux" and any(re.match(r"(.*-)?g\+\+", name) for name in names)
 
     def __str__(self) -> str:
         return shlex.join(self.command)
@@ -89,6 +99,9 @@ def _split(named: str) -> list[str]:
 LEVEL = "-O2"
 """How much the compiler optimises."""
 
+_SPARED = ("-fno-gcse", "-fira-region=one")
+"""What GCC leaves out: a quarter of its time, for nothing that kernels gain by (docs/measurements/cpu.md)."""
+
 
 def flags() -> tuple[str, ...]:
     """Lists all flags, in the order they follow the source; the one place that states them.
@@ -97,8 +110,8 @@ def flags() -> tuple[str, ...]:
     in eager (no contraction); only errno and floating-point traps, which no kernel reads, are given
     up. Of what -O3 does beyond -O2, whole short loops unrolled and vectors by cost are all that kernels gain by: the rest takes
     the compiler a quarter of its time (docs/measurements/cpu.md). GCC before 12 makes no vectors at -O2 unless it is told to. Clang
-    passes over these flags as they are, but refuses -fvect-cost-model=dynamic, which GCC takes for the same. The OpenMP runtime is
-    PyTorch's own: a second one in the process would start a second set of threads.
+    passes over these flags as they are, but refuses -fvect-cost-model=dynamic, which GCC takes for the same; what it would refuse
+    is for GCC alone. The OpenMP runtime is PyTorch's own: a second one in the process would start a second set of threads.
     """
     return (
         *_flags_of_objects(),
@@ -111,8 +124,12 @@ def flags() -> tuple[str, ...]:
 
 def _flags_of_objects() -> tuple[str, ...]:
     """Lists the flags that do not concern linking."""
+    gcc = False
+    with suppress(CompilerError):  # whoever compiles finds out that there is none
+        gcc = find_compiler().is_gcc
     return (
         *("-std=c++17", LEVEL, "-ftree-vectorize", "-fpeel-loops", "-fvect-cost-model", "-funswitch-loops"),
+        *(_SPARED if gcc else ()),
         "-march=native",
         "-fopenmp",
         *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
