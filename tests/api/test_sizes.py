@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -176,3 +177,31 @@ def test_explain_says_which_sizes_are_fixed_and_why():
     assert "y: M × 1" in section
     assert "read at each call: M" in section
     assert "dimensions of size 1 are broadcast" in section
+
+
+def _after_a_cache(cache: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Attend to a cache and own rows, whose positions are made before the two are joined."""
+    positions = torch.arange(cache.shape[0] + own.shape[0])
+    queries = torch.arange(own.shape[0]) + cache.shape[0]
+    joined = torch.cat((cache, own))
+    scores = (own @ joined.mT).masked_fill(positions > queries[:, None], -torch.inf)
+    return torch.softmax(scores, -1) @ joined
+
+
+SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "positions in a cache that grows": _after_a_cache,
+    "one more": lambda cache, own: torch.arange(cache.shape[0] + 1)[:, None] * own[0] + cache[0],
+    "twice as many": lambda cache, own: torch.ones(2 * cache.shape[0] + 3, 8) * cache.sum(0) + own[0],
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_size_may_be_a_sum_of_others(name: str) -> None:
+    """Make no call of PyTorch's for a range as long as two tensors that are joined later, or as one and some more."""
+    function = SUMS[name]
+    before = weft.stats()
+    compiled = weft.compile(function, dynamic=True, measure="never")
+    for length, rows in ((7, 3), (20, 2), (33, 5)):
+        cache, own = torch.randn(length, 8), torch.randn(rows, 8)
+        torch.testing.assert_close(compiled(cache, own), function(cache, own))
+    assert weft.stats().fallbacks == before.fallbacks

@@ -184,15 +184,29 @@ class Arguments:
         return expression(size) in self._inputs
 
     def axis(self, size: Any) -> Axis:
-        """Finds an axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes."""
+        """Finds an axis of an input, or of an earlier result, that is as long as the symbolic `size` whatever the inputs' sizes.
+
+        Where there is none, the size may be a sum of some: a new axis is as long as these together.
+        """
         return self.axis_of(expression(size))
 
     def axis_of(self, expr: Any) -> Axis:
         """Finds the `axis` of a size given as SymPy's expression."""
         found = self._inputs.get(expr)
+        found = self._together(expr) if found is None else found
         if found is None:
-            raise UnsupportedError(f"{expr} is not the size of any tensor before it")
+            raise UnsupportedError(f"{expr} is not the size of any tensor before it, nor a sum of some")
         return found
+
+    def _together(self, expr: Any) -> Axis | None:
+        """Makes an axis as long as several, and a number of elements more; None where `expr` is no such sum."""
+        terms: dict[Any, Any] = dict(getattr(expr, "as_coefficients_dict", dict[Any, Any])())
+        plus = terms.pop(1, 0)
+        counted = all(term in self._inputs and count.is_Integer and count > 0 for term, count in terms.items())
+        if not terms or not counted or int(plus) != plus or plus < 0:
+            return None
+        axes = [self._inputs[term] for term, count in terms.items() for _ in range(int(count))]
+        return self.builder.longer_axis(axes, int(plus))
 
     def size(self, size: Any) -> SizeOrAxis:
         """Returns a size for the builder: a number, or the axis of a tensor that is as long."""
