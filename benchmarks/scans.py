@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,9 @@ def main() -> None:
             continue
         found.append(measured(name))
         if given.json is not None:
-            given.json.write_text(json.dumps({"setting": setting(), "device": device, "rows": found}, indent=1) + "\n")
+            given.json.write_text(
+                json.dumps({"setting": asdict(setting()), "device": device, "rows": found}, indent=1) + "\n"
+            )
     sys.stdout.write(table(found) + "\n")
     sys.exit(any(map(wrong, found)))
 

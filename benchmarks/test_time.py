@@ -72,7 +72,7 @@ def main() -> None:
     if given.json is not None:
         found = {"tests": len(common), "missing": missing, "files": sorted(taken), "ratio": ratio}
         runs_said = {name: asdict(run) for name, run in runs.items()}
-        given.json.write_text(json.dumps({"setting": setting(), **found, **runs_said}, indent=1) + "\n")
+        given.json.write_text(json.dumps({"setting": asdict(setting()), **found, **runs_said}, indent=1) + "\n")
     sys.exit(runs["this"].status != 0)
 
 
