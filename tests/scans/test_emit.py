@@ -125,7 +125,7 @@ def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     command = ["-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
     done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * (len(Monoid) - 1)
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 4 * (len(Monoid) - 1)
     assert not {name: what for name, what in found.items() if what}
 
 

@@ -13,7 +13,8 @@ from testkit.block.scans import M, N, fused, row, scan
 from testkit.emit.comparing import scheduled
 from weft.block.program import BlockNode, BlockProgram, Graph, Map, Pointwise, Prefix
 from weft.errors import ScheduleError
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
+from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Arg, Lit
@@ -107,14 +108,31 @@ def test_products_of_floats_are_not_cut_in_segments() -> None:
         in_segments(Monoid.prod)
 
 
+def all_in_segments(monoid: Monoid, over: Axis) -> BlockProgram:
+    """Scans of several rows, or columns, each in segments."""
+    alone = LoopSchedule((Level(LevelPlace.grid, 2),))
+    parts = LoopSchedule((Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4)))
+    made = tuple((n, parts if n == over.name else alone) for n in ("m", "n"))
+    return apply(fused(scan(monoid, over=over)), Schedule(made))
+
+
+@pytest.mark.parametrize("over", [M, N], ids=str)
+@pytest.mark.parametrize("monoid", [m for m in Monoid if m is not Monoid.prod])
+def test_rows_and_columns_in_segments_agree(monoid: Monoid, over: Axis) -> None:
+    applied = all_in_segments(monoid, over)
+    assert len(kernels(applied)) == 3
+    assert verify(scan(monoid, over=over), applied).agrees
+
+
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_mistake_in_any_pass_over_segments_is_refuted(index: int) -> None:
+@pytest.mark.parametrize("over", [None, M, N], ids=str)
+def test_a_mistake_in_any_pass_over_segments_is_refuted(index: int, over: Axis | None) -> None:
     """Each pass begins with one in place of 0, or of what came before: the last takes what it resumes for nothing."""
-    applied = in_segments()
+    applied, tensors = (in_segments(), row()) if over is None else (all_in_segments(Monoid.sum, over), scan(over=over))
     nodes = list(applied.graph.nodes)
     place = [i for i, n in enumerate(nodes) if isinstance(n, Map)][index]
     nodes[place] = _wrong(nodes[place])
-    assert not verify(row(), replace(applied, graph=replace(applied.graph, nodes=tuple(nodes)))).agrees
+    assert not verify(tensors, replace(applied, graph=replace(applied.graph, nodes=tuple(nodes)))).agrees
 
 
 def _wrong(node: BlockNode) -> BlockNode:

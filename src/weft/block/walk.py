@@ -139,13 +139,21 @@ def maps(graph: Graph) -> Iterator[Map]:
             yield from maps(node.body)
 
 
-def scans_apart(graph: Graph) -> Iterator[Map]:
-    """Yield the loops of `graph` itself whose iterations see their state, and that segments may share.
+def scans_apart(graph: Graph, *, inside: bool = False) -> Iterator[Map]:
+    """Yield the loops of `graph` itself whose iterations see their state, and that segments may share; `inside`: of its parallel
+    maps too.
 
     Products of floats go one by one: those of a segment may be infinite where times 0, which comes before, they are 0.
     """
-    loops = (n for n in graph.nodes if isinstance(n, Map) and n.state is not None and n.state.shown)
-    return (n for n in loops if not any(isinstance(each, Prefix) and each.is_float_product for each in n.body.nodes))
+    for node in graph.nodes:
+        if not isinstance(node, Map):
+            continue
+        if node.state is None and inside:
+            yield from scans_apart(node.body, inside=True)
+        if node.state is None or not node.state.shown:
+            continue
+        if not any(isinstance(each, Prefix) and each.is_float_product for each in node.body.nodes):
+            yield node
 
 
 def sub_blocks(node: Map) -> frozenset[Axis]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from weft.block.copies import loop_names, merging
@@ -29,6 +29,9 @@ from weft.schedule.scans import in_segments
 from weft.schedule.together import merging_together
 from weft.tensor.axes import Axis, Space
 from weft.tensor.scalar import Arg
+
+_PARTS = 2
+"""Maps that stand for a split reduction; a scan has one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,10 @@ class _Splitter:
         self.levels_of += [(segment.name, None), (merge.name, None)]
         return sealed(segment), sealed(merge)
 
-    def around(self, graph: Graph, node: Map, path: tuple[str, ...]) -> tuple[Map, Map]:
-        """Part `node`, a map around the loop, in two: the first is parallel, a state stays with what its iterations feed."""
-        fed = () if node.state is None else node.state.feeds
+    def around(self, graph: Graph, node: Map, path: tuple[str, ...]) -> tuple[Map, ...]:
+        """Part `node`, a map around the loop, in as many as the loop: all but the last are parallel, a state stays with what its
+        iterations feed.
+        """
         if node.state is not None and (node.state.resume is not None or node.range != All()):
             raise ScheduleError(
                 f"a loop inside {node.name!r} cannot be split: {node.name!r} does not go over all of its range"
@@ -152,17 +156,29 @@ class _Splitter:
             raise ScheduleError(
                 f"a loop inside {node.name!r} cannot be split: {node.name!r} leaves idle iterations out"
             )
-        if node.state is not None:
-            self.by_blocks.append(node.name)
         body = self.part(node.body, path)
-        index = next(i for i, n in enumerate(body.nodes) if n not in node.body.nodes and isinstance(n, Map))
-        first_nodes = needed(body.nodes, results(body.nodes[index]))
-        leaving = {o.inner for o in node.outputs} | {*fed}
+        made = [n for n in body.nodes if n not in node.body.nodes and isinstance(n, Map)]
+        if node.state is not None:
+            if len(made) > _PARTS:
+                raise ScheduleError(
+                    f"a scan inside {node.name!r} cannot be split: {node.name!r} has a state of its own"
+                )
+            self.by_blocks.append(node.name)
+        make, parts, rest = fresh(values_of(graph)), list[Map](), replace(node, body=body)
+        for part in made[:-1]:
+            first, rest = self._parted(rest, part, make)
+            parts.append(first)
+        return (*parts, rest)
+
+    def _parted(self, node: Map, part: Map, make: Callable[[str], str]) -> tuple[Map, Map]:
+        """Part the map `node` in what `part`, a map of its body, needs, and the rest; `make` makes up names for what is between."""
+        body = node.body
+        first_nodes = needed(body.nodes, results(part))
+        leaving = {o.inner for o in node.outputs} | {*(() if node.state is None else node.state.feeds)}
         second_nodes = _rest(body, first_nodes, leaving)
         made = {name for n in first_nodes if n not in second_nodes for name in results(n)}
         wanted = {name for n in second_nodes for name in operands(n)} | leaving
         crossing = sorted(made & wanted)
-        make = fresh(values_of(graph))
         lists = {name: make(f"{name}") for name in crossing}
         outputs = tuple(Stacked(lists[n], n) for n in crossing)
         feeds = tuple(f for f in node.inputs if _reads(first_nodes, f.inner))

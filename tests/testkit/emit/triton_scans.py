@@ -68,8 +68,12 @@ def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: 
 
 
 def in_segments(program: BlockProgram, parts: int) -> BlockProgram:
-    """`program`, a single row, in so many segments."""
-    return apply(program, Schedule((("n", levels((SPLIT, parts), (LOOP, 8))),)))
+    """`program` with each scan in so many segments."""
+    chosen = {
+        node.name: levels((GRID, 4)) if node.state is None else levels((SPLIT, parts), (LOOP, 8))
+        for node in maps(program.graph)
+    }
+    return apply(program, Schedule(tuple(chosen.items())))
 
 
 def found_in(folder: Path) -> Iterator[tuple[str, str]]:
@@ -83,6 +87,9 @@ def found_in(folder: Path) -> Iterator[tuple[str, str]]:
         for parts in (2, 7):
             made = in_segments(fused(row(monoid), doubles=False), parts)
             yield f"{monoid.name} in {parts} segments", difference(made, {"N": 45}, folder, rng)
+            over = (M, N)[parts % 2]
+            made = in_segments(fused(scan(monoid, over=over), doubles=False), parts)
+            yield f"{monoid.name} along {over} in {parts} segments", difference(made, {"M": 21, "N": 45}, folder, rng)
 
 
 if __name__ == "__main__":

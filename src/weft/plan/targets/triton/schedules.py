@@ -186,7 +186,7 @@ def _is_nested(found: Mapping[str, LoopRole], along: Mapping[str, int], nest: Se
 def _apart(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
     """Yields the loops of a program's `graph` that can be cut in segments."""
     yield from _splittable(graph, once, sizes)
-    yield from scans_apart(graph)
+    yield from scans_apart(graph, inside=True)
 
 
 def _splittable(graph: Graph, once: Set[str], sizes: Mapping[str, int]) -> Iterator[Map]:
