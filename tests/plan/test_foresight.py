@@ -57,10 +57,10 @@ def counted(monkeypatch) -> list[int]:
     made: list[int] = []
     select, own = selections.select, os.getpid()
 
-    def noted(program, example):
+    def noted(program, example, **given):
         if os.getpid() == own:
             made.append(len(program.nodes))
-        return select(program, example)
+        return select(program, example, **given)
 
     monkeypatch.setattr(selections, "select", noted)
     return made

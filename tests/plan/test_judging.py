@@ -14,6 +14,7 @@ from testkit.processes.running import ran
 from weft.api import net
 from weft.emit import cpp
 from weft.errors import DefectError, LeftToPyTorchWarning, WrongKernelError
+from weft.plan.choose import region
 from weft.plan.execute import regions
 from weft.plan.judge import judging
 from weft.plan.judge.sizes import Chosen, sizes_for
@@ -26,7 +27,9 @@ from weft.verify.torch_array import TorchArray
 
 @pytest.fixture(autouse=True)
 def _judged(monkeypatch):
+    """One candidate of a region is tried, but where a test says otherwise."""
     monkeypatch.setenv("WEFT_JUDGE", "first")
+    monkeypatch.setattr(region, "_JUDGED", 1)
 
 
 def softmax(x):
@@ -249,7 +252,7 @@ def test_where_every_candidate_is_wrong_pytorch_runs_it_with_one_warning(tuned_o
 
 
 @pytest.fixture
-def region(monkeypatch, tmp_path):
+def judged_region(monkeypatch, tmp_path):
     """Gives what is judged by, and a region."""
     found = []
     with monkeypatch.context() as patch:
@@ -259,9 +262,9 @@ def region(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monkeypatch):
+def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, judged_region, monkeypatch):
     """A kernel is judged all the same, on all of its cases."""
-    judged, kernels = region
+    judged, kernels = judged_region
     refused, tallied = [], []
 
     def no_room(*given):
@@ -288,9 +291,9 @@ def test_references_that_the_gpu_has_no_room_for_are_numpys(wrong, region, monke
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch, tmp_path, region):
+def on_a_gpu(monkeypatch, tmp_path, judged_region):
     """Judges a region as if its kernels ran on a GPU: `judge(wrong_of)` has that in place of what runs them."""
-    judged, region = region
+    judged, region = judged_region
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
 
     def judge(wrong_of):

@@ -40,10 +40,10 @@ def selections(monkeypatch, tmp_path_factory):
     folder.mkdir(mode=0o700, exist_ok=True)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(folder))
 
-    def counted(program, example):
+    def counted(program, example, **given):
         assert not gc.isenabled()
         made.append(tuple(example.sizes.values()))
-        return select(program, example)
+        return select(program, example, **given)
 
     select = module.select
     monkeypatch.setattr(module, "select", counted)
@@ -177,7 +177,7 @@ def lines(nodes: Any) -> set[int]:
 
 
 def test_a_region_without_candidates_is_not_asked_about_again(selections, monkeypatch):
-    def refusing(program, example):
+    def refusing(program, example, **given):
         selections.append(())
         raise UnsupportedError("no such loop", todo="nothing")
 

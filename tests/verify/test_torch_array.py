@@ -112,6 +112,12 @@ INDICES = [
     (slice(2, 2, -1), ...),
     (np.array([2, 0]), np.array([1, 1])),
     np.int64(1),
+    (np.array([2, 0]), slice(None, None, -1)),
+    (slice(None, None, -2), np.array([[2, 0], [1, 1], [5, 3]]), slice(6, 1, -3)),
+    (np.array([2, 0]), slice(4, None, -1), np.array([1, 7])),
+    (None, slice(None, None, -1), np.array([3]), np.int64(2)),
+    (1, slice(None, None, -1), np.array([3, 0])),
+    (np.array([2, 0]), None, 4, slice(None, None, -1)),
 ]
 
 
@@ -121,9 +127,9 @@ def test_indices_are_numpys(index):
     same(held(values)[index], values[index])
 
 
-def test_arrays_of_indices_beside_a_step_backwards_are_refused():
-    with pytest.raises(NotImplementedError):
-        held(np.arange(24.0).reshape(4, 6))[np.array([2, 0]), ::-1]
+def test_arrays_of_indices_are_read_where_they_are():
+    values, index = np.arange(24.0).reshape(4, 6), np.array([2, 0])
+    same(held(values)[held(index), ::-1], values[index, ::-1])
 
 
 FUNCTIONS = {

@@ -96,9 +96,12 @@ class EagerDomain(Fp64Domain):
             return numbers.astype(np.float32)
 
     def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
+        # Literals are Python's floats: they do not widen what they meet, but are rounded to its type. A power shows that.
+        numbers = [v.dtype.kind == "f" and _is_literal(e) for v, e in zip(operands, expr.args, strict=True)]
+        wide = any(v.dtype == np.float64 and not number for v, number in zip(operands, numbers, strict=True))
+        if not wide and not all(numbers):
+            operands = [v.astype(np.float32) if number else v for v, number in zip(operands, numbers, strict=True)]
         found = super()._applied(expr, operands)
-        # Literals are Python's floats: they do not widen what they meet.
-        wide = any(v.dtype == np.float64 and not _is_literal(e) for v, e in zip(operands, expr.args, strict=True))
         return found.astype(np.float32) if found.dtype == np.float64 and not wide else found
 
 

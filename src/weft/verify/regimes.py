@@ -83,6 +83,18 @@ def _scaled(wide: float, half: float) -> Filling:
     return fill
 
 
+def _of_one_sign(wide: float, half: float) -> Filling:
+    """Draws the same, each row of one sign: where sums cancel, what is lost below the normal numbers does not show."""
+    scaled = _scaled(wide, half)
+
+    def fill(rows: Rows) -> Array:
+        found = scaled(rows)
+        first = found[(slice(None), *(slice(0, 1) for _ in rows.shape[1:]))]
+        return np.copysign(found, first)
+
+    return fill
+
+
 def _off_centre(rows: Rows) -> Array:
     centre = {DType.float16: 1e3, DType.bfloat16: 64.0}.get(rows.dtype, 16.0 if rows.dtype.is_kept else 1e4)
     return centre + rows.normal
@@ -134,7 +146,7 @@ def _with_one(value: float) -> Filling:
 REGIMES = (
     Regime("ordinary", _scaled(1.0, 1.0)),
     Regime("large", _scaled(1e4, 100.0)),
-    Regime("tiny", _scaled(1e-25, 1e-5), _scaled(1e-10, 1e-2)),
+    Regime("tiny", _of_one_sign(1e-25, 1e-5), _of_one_sign(1e-10, 1e-2)),
     Regime("off centre", _off_centre),
     Regime("constant rows", _constant),
     Regime("one element ahead", _one_ahead),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.lib.mixins
@@ -190,19 +190,19 @@ class TorchArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return iter(np.asarray(self))
 
     def __getitem__(self, index: Any) -> TorchArray:
-        """Reads as numpy does, without masks; steps may be negative, but beside arrays of indices (NotImplementedError)."""
+        """Reads as numpy does, without masks: first what slices leave, then what integers and arrays of them pick of that."""
         given = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
         rest = self.ndim - sum(1 for p in given if p is not None and p is not Ellipsis)
         every = [q for p in given for q in ((slice(None),) * rest if p is Ellipsis else (p,))]
         sizes = iter(self.shape)
-        parts = [None if p is None else _forwards(p, next(sizes), self.tensor.device) for p in every]
-        found = self.tensor[tuple(parts)]
-        shown: list[Any] = [p for p in every if p is None or isinstance(p, slice)]
-        turned = [d for d, p in enumerate(shown) if _backwards(p)]
-        if turned and any(np.ndim(p) for p in every if p is not None and not isinstance(p, slice)):
-            # Then numpy works the references out.
-            raise NotImplementedError("an array of indices beside a step backwards")
-        return TorchArray(found.flip(turned) if turned else found)
+        cut = [None if p is None else _forwards(p, next(sizes)) for p in every]
+        turned = [d for d, p in enumerate(every) if _backwards(p)]
+        found = self.tensor[tuple(cut)]
+        found = found.flip(turned) if turned else found
+        picks = [slice(None) if p is None or isinstance(p, slice) else _picking(p, found.device) for p in every]
+        if any(isinstance(p, torch.Tensor) for p in picks):  # beside an array numpy takes an integer for an array too
+            picks = [_torch.tensor([p], device=found.device) if isinstance(p, int) else p for p in picks]
+        return TorchArray(found[tuple(picks)])
 
     def uniform(self, rng: np.random.Generator) -> TorchArray:
         """Draws float64 numbers in -1..1, as many as there are elements here."""
@@ -236,22 +236,23 @@ def _listed(*given: Any) -> list[int]:
     ]
 
 
-def _forwards(part: Any, size: int, device: torch.device) -> Any:
-    """Returns a part of an index as PyTorch takes it: a slice of negative step as the same elements the other way round."""
+def _forwards(part: Any, size: int) -> Any:
+    """Returns a slice as PyTorch takes it, one of negative step as the same elements the other way round; all for an integer."""
     if _backwards(part):
         numbers = range(*part.indices(size))
         return slice(numbers[-1], numbers[0] + 1, -part.step) if numbers else slice(0, 0)
-    if isinstance(part, TorchArray):
-        return part.tensor
-    return _moved(part, device) if is_numpys(part) else int(part) if _is_integer(part) else part
+    return cast("Any", part) if isinstance(part, slice) else slice(None)
+
+
+def _picking(part: Any, device: torch.device) -> torch.Tensor | int:
+    """Returns an integer of an index, or an array of them, as PyTorch takes it."""
+    if not np.ndim(part):
+        return int(part)
+    return part.tensor if isinstance(part, TorchArray) else _moved(np.asarray(part), device)
 
 
 def _backwards(part: Any) -> bool:
     return isinstance(part, slice) and cast("Any", part).step is not None and cast("Any", part).step < 0
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, np.integer)
 
 
 def _moved(values: Array, device: torch.device) -> torch.Tensor:

@@ -212,16 +212,19 @@ def run(name: str, entry: str, target: str | None, judging: str, folder: Path, *
     """Calls a program as a user would; `few` of the calls that it may have.
 
     Returns:
-        wrong: the first call with a wrong result, if any, in words; warned: what was warned of.
+        wrong: the first call with a wrong result, if any, in words; warned: what was warned of; refused: why candidates were not
+        taken, where that can be asked.
     """
     program = PROGRAMS[name]
     torch.use_deterministic_algorithms(mode=True)  # fills what nobody has written with NaN
     given: dict[str, Any] = {"cache_dir": folder, "judge": judging, "effort": "none"}
+    refused: list[str] = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         if entry == "optimize":
             on = {} if target is None else {"target": target}
             called = weft.optimize(program.fn, program.example(), **on, **given)
+            refused = [c.reason for p in called.plans for r in p.regions for c in r.considered if c.seconds is None]
         else:
             called = weft.compile(program.fn, **given)
             called(*program.example())
@@ -230,7 +233,7 @@ def run(name: str, entry: str, target: str | None, judging: str, folder: Path, *
             None,
         )
     warned = [str(w.message) for w in said if "weft" in str(w.message)]
-    return {"wrong": wrong, "warned": warned}
+    return {"wrong": wrong, "warned": warned, "refused": refused}
 
 
 def wrong_in(program: Planted, called: Callable[..., Any], args: Tensors) -> str | None:
@@ -337,13 +340,11 @@ def tried(
 
 
 def stopped(outcome: Mapping[str, Any]) -> bool:
-    """Tells whether the user got right results, and was told, each thing once; what is traced anew for other sizes is
-    told of again.
-    """
+    """Tells whether the user got right results: another candidate's, or PyTorch's and one warning for each cause."""
     user = outcome["user"]
     if not isinstance(user, dict) or user["wrong"] is not None:
         return False
-    return 0 < len(set(user["warned"])) == len(user["warned"])
+    return len(set(user["warned"])) == len(user["warned"])
 
 
 def chosen(target: str | None, count: int, choices: Path, names: Sequence[str] = ()) -> Iterator[Fault]:

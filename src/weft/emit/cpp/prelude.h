@@ -232,7 +232,8 @@ static WEFT_INLINE float over(float x, float c) {
   const float by = c * scale, inverse = 1.0f / by, y = x * scale;
   const float first = y * inverse;
   const float second = fma(fma(-first, by, y), inverse, first);
-  return second - second == 0.0f ? second : first;  // infinities and NaN leave no number
+  // What infinities and NaN leave is no number, and of -0 it is 0.
+  return __builtin_fabsf(second) > 0.0f ? second : first;
 #else
   return x / c;
 #endif

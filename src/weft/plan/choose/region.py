@@ -13,7 +13,7 @@ import torch
 from weft.block.program import BlockProgram
 from weft.cascade import Approximation
 from weft.cost import Cost
-from weft.errors import VerificationError, WrongKernelError
+from weft.errors import ScheduleError, UnsupportedError, VerificationError, WrongKernelError
 from weft.options import current
 from weft.plan.choose.checked import CheckedCandidate, VerdictsAhead
 from weft.plan.choose.select import looked_at_closely, select
@@ -61,6 +61,12 @@ class CompiledRegion:
 Demand: TypeAlias = Callable[[CompiledRegion], str]
 """Has the kernels of a region judged, and says what came of it (`Kernel.judged`); raises WrongKernelError."""
 
+SelectAgain: TypeAlias = Callable[[Mapping[str, str]], Selection]
+"""Selects again among the candidates that are not refused: by origin, and why; raises as `select`."""
+
+# So many candidates are built and judged where none is timed, the last one that which keeps every rounding.
+_JUDGED = 3
+
 
 def compile_region(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> CompiledRegion:
     """Compiles the kernels of `program`.
@@ -84,18 +90,20 @@ def build_region(
     demand: Demand = lambda _: NOT_JUDGED,
     ahead: Sequence[object] = (),
     verdicts: VerdictsAhead | None = None,
+    instead: SelectAgain | None = None,
 ) -> CompiledRegion:
     """Builds the kernels of what was selected, the fastest of several where the target times them on `device`.
 
     Args:
         selection: what to build.
         device: where candidates are timed, if anywhere.
-        demand: has kernels judged before they serve. Where candidates were timed, the next takes the place of a wrong one.
+        demand: has kernels judged before they serve. The next candidate takes the place of a wrong one.
         ahead: what `start_region` gave.
         verdicts: of candidates, so far as they were begun.
+        instead: selects another candidate for a wrong one where the target times none; without it there is no other.
 
     Raises:
-        WrongKernelError: what `demand` raised.
+        WrongKernelError: what `demand` raised of the first candidate, where no other is right.
         Others as `compile_region`.
     """
     attempts = _Attempts(selection, demand, verdicts)
@@ -104,19 +112,43 @@ def build_region(
         """Look at it, or at the same region anew where what was seen was not kept."""
         return looked_at_closely(replace(selection, close=False))
 
-    selection = toolchain(selection.example.target).tuned(selection, device, attempts.refused, closely, ahead)
-    chosen, considered = selection.chosen, selection.considered
-    seconds, settled = selection.measured_seconds, selection.settled
+    chain = toolchain(selection.example.target)
+    selection = chain.tuned(selection, device, attempts.refused, closely, ahead)
     try:
-        made = attempts.made(chosen)
-        return replace(made, considered=considered, measured_seconds=seconds, settled=settled)
-    except VerificationError as error:
-        if selection.written is None:
+        return attempts.serving(selection)
+    except WrongKernelError as error:
+        if instead is None or chain.times or current().defects == "raise":
             raise
-        # A law that no field can check: the program as written needs none.
-        refused = Considered(chosen.origin, None, error.what)
-        considered = tuple(refused if c.origin == chosen.origin else c for c in considered)
-    return replace(attempts.made(selection.written), considered=considered)
+        found = _next_right(attempts, selection, error, instead)
+        if found is None:
+            raise
+    return found
+
+
+def _next_right(
+    attempts: _Attempts, selection: Selection, error: WrongKernelError, instead: SelectAgain
+) -> CompiledRegion | None:
+    """Builds the next candidate in rank whose kernels are right, those of `selection` being wrong; None where none of a few is.
+
+    The last one that is tried keeps every rounding: what a law gets wrong, that one does not.
+    """
+    refused = {selection.chosen.origin: error.what}
+    while len(refused) < _JUDGED:
+        if len(refused) == _JUDGED - 1 and selection.written is not None:
+            skipped = f"not tried, after {len(refused)} candidates whose kernels are wrong"
+            kept = selection.written.origin
+            for each in selection.considered:
+                if each.seconds is not None and each.origin != kept:
+                    refused.setdefault(each.origin, skipped)
+        try:
+            selection = instead(refused)
+        except (UnsupportedError, ScheduleError):  # there is no other
+            return None
+        try:
+            return attempts.serving(selection)
+        except WrongKernelError as wrong:
+            refused[selection.chosen.origin] = wrong.what
+    return None
 
 
 def start_region(selection: Selection, device: torch.device | None) -> list[object]:
@@ -151,6 +183,24 @@ class _Attempts:
         if isinstance(found, CompiledRegion):
             return found
         raise found
+
+    def serving(self, selection: Selection) -> CompiledRegion:
+        """Gets the kernels of what was selected; of the candidate that keeps every rounding where no field can check the chosen
+        one. Raises as `build_region`.
+        """
+        chosen, considered = selection.chosen, selection.considered
+        try:
+            made = self.made(chosen)
+        except VerificationError as error:
+            if selection.written is None:
+                raise
+            # A law that no field can check: the program as written needs none.
+            refused = Considered(chosen.origin, None, error.what)
+            considered = tuple(refused if c.origin == chosen.origin else c for c in considered)
+            return replace(self.made(selection.written), considered=considered)
+        return replace(
+            made, considered=considered, measured_seconds=selection.measured_seconds, settled=selection.settled
+        )
 
     def refused(self, candidate: Candidate) -> str | None:
         """Says why the kernels of `candidate` may not run, None where they may; a wrong one is raised where defects are to be."""

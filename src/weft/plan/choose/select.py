@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 from weft.block.check import infer
 from weft.block.copies import canonical
@@ -35,16 +36,22 @@ _NOT_ASKED_FOR = 'left out: it rounds differently from the function as written; 
 
 
 @phase("candidates")
-def select(program: TensorProgram, example: Example, schedule: Schedule | None = None) -> Selection:
+def select(
+    program: TensorProgram,
+    example: Example,
+    schedule: Schedule | None = None,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> Selection:
     """Select the cheapest candidate for `program`: generate candidates, price each, and choose among them.
 
     Args:
         program: one region.
         example: sizes and layouts to schedule for.
         schedule: to use instead of a chosen one; then the only candidate is what the rules that never pay make.
+        refused: why candidates may not run, by origin: their kernels were built and found wrong.
 
     Raises:
-        UnsupportedError: no candidate has a block program or a kernel; the reason is the first one's.
+        UnsupportedError: no candidate has a block program or a kernel and is not refused; the reason is the first one's.
     """
     chain = toolchain(example.target)
     found: list[Priced] = []
@@ -59,6 +66,8 @@ def select(program: TensorProgram, example: Example, schedule: Schedule | None =
             considered.append(result.considered())
         elif isinstance(result, Considered):
             considered.append(result)
+        elif result.candidate.origin in refused:
+            considered.append(Considered(result.candidate.origin, None, refused[result.candidate.origin]))
         else:
             considered.append(result.considered())
             found += [] if result.left_out else [result]

@@ -305,6 +305,7 @@ class Regions:
                 functools.partial(self._demand, prepared),
                 self._begun.get(prepared.form, ()),
                 self._verdicts,
+                functools.partial(selected_before, prepared),
             )
             self._begun.pop(prepared.form, None)
         made = self._built[prepared.form]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from mmap import mmap
+from types import MappingProxyType
 from typing import Any
 
 from weft.cost import total
@@ -93,20 +94,31 @@ class _Key:
         return cache_key(self.parts), self.brought
 
 
-def _key_of(prepared: Prepared) -> _Key:
+_NOT_REFUSED: Mapping[str, str] = MappingProxyType({})
+
+
+def _key_of(prepared: Prepared, refused: Mapping[str, str] = _NOT_REFUSED) -> _Key:
     plain, brought = unplaced(prepared.program)
-    return _Key(key_parts("selection", plain, prepared.example), brought)
+    what = f"selection without {sorted(refused)}" if refused else "selection"
+    return _Key(key_parts(what, plain, prepared.example), brought)
 
 
-def selected_before(prepared: Prepared) -> Selection:
+def selected_before(prepared: Prepared, refused: Mapping[str, str] = _NOT_REFUSED) -> Selection:
     """Selects for a region what was chosen for the same program at sizes of these magnitudes, or chooses now.
 
     In another trace of this process, or in another process, which left it in the cache.
+
+    Args:
+        prepared: the region.
+        refused: why candidates may not run, by origin; it is chosen among the others.
+
+    Raises:
+        UnsupportedError, ScheduleError: as `select`.
     """
-    program, example, key = prepared.program, prepared.example, _key_of(prepared)
+    program, example, key = prepared.program, prepared.example, _key_of(prepared, refused)
     found = _known(prepared, key)
     if found is None:
-        found = _selected_now(key, program, example)
+        found = _selected_now(key, program, example, refused)
         _remember(key.remembered, found)
     if isinstance(found, Refusal):
         raise found.error()
@@ -268,11 +280,13 @@ def _kept(parts: Mapping[str, str], prepared: Prepared, brought: Sequence[Any]) 
             return None
 
 
-def _selected_now(key: _Key, program: TensorProgram, example: Example) -> Selection | Refusal:
+def _selected_now(
+    key: _Key, program: TensorProgram, example: Example, refused: Mapping[str, str] = _NOT_REFUSED
+) -> Selection | Refusal:
     """Chooses for `program` now, and keeps the choice for other processes."""
     with uncollected():
         try:
-            found = select(program, example)
+            found = select(program, example, refused=refused)
         except (UnsupportedError, ScheduleError) as error:
             found = Refusal.of(error)
         keep(key.parts, found if isinstance(found, Refusal) else _to_keep(found), key.brought)
