@@ -198,7 +198,8 @@ def test_whole_numbers_that_are_written_as_floats_are_counted(weft, dynamic):
     def places(x):
         n = x.shape[1]
         downwards = torch.arange(n, -n, -1.0, dtype=torch.int64).float()
-        return x * downwards[:n] * torch.arange(0, 16, 2.0, dtype=torch.int64) + torch.arange(7.0, 15, dtype=torch.int64)
+        evens, later = torch.arange(0, 16, 2.0, dtype=torch.int64), torch.arange(7.0, 15, dtype=torch.int64)
+        return x * downwards[:n] * evens + later
 
     assert weft.compare(places, torch.randn(3, 8), dynamic=dynamic).fallbacks == ()
 
