@@ -191,6 +191,19 @@ def test_numbers_between_whole_ones_are_counted(weft, start, end, step):
     assert weft.compare(places, torch.randn(3, 8)).fallbacks == ()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_whole_numbers_that_are_written_as_floats_are_counted(weft, dynamic):
+    """As XLNet counts its positions."""
+
+    def places(x):
+        n = x.shape[1]
+        downwards = torch.arange(n, -n, -1.0, dtype=torch.int64).float()
+        evens, later = torch.arange(0, 16, 2.0, dtype=torch.int64), torch.arange(7.0, 15, dtype=torch.int64)
+        return x * downwards[:n] * evens + later
+
+    assert weft.compare(places, torch.randn(3, 8), dynamic=dynamic).fallbacks == ()
+
+
 def test_numbers_that_are_rounded_are_eagers(weft):
     captured = weft.compare(lambda x: x * torch.arange(0.0, 0.8, 0.1), torch.randn(3, 8))
     assert [f.operation for f in captured.fallbacks] == ["aten.arange"]

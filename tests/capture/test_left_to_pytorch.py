@@ -289,6 +289,25 @@ def test_only_the_calls_that_touch_complex_numbers_are_left(weft):
     ]
 
 
+def turned(x, angles):
+    """Rotary embeddings in complex numbers: the product lies as its operand does, heads inside of words."""
+    pairs = torch.view_as_complex(x.transpose(1, 2).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(3)
+
+
+def turned_and_copied(x, angles):
+    pairs = torch.view_as_complex(x.transpose(1, 2).unflatten(-1, (-1, 2))) * torch.polar(angles, angles)
+    return torch.view_as_real(pairs.flatten(2)), pairs.reshape(2, -1).real
+
+
+@pytest.mark.parametrize("function", [turned, turned_and_copied])
+def test_complex_numbers_that_lie_in_another_order_cost_no_graph(weft, function):
+    captured = weft.compare(function, torch.randn(2, 5, 3, 8), torch.randn(5, 4))
+    assert captured.refused is None
+    assert captured.program is not None
+    assert all(f.reason == "PyTorch runs operations on complex64" for f in captured.fallbacks)
+
+
 @pytest.mark.parametrize("function", [torch.vdot, torch.linalg.vecdot, torch.var, torch.linalg.vector_norm])
 def test_parts_of_real_numbers_are_not_those_of_complex_ones(weft, function):
     x, y = (torch.randn(6, dtype=torch.complex64) for _ in range(2))

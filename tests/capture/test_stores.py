@@ -61,7 +61,15 @@ def rotated(x):
     return made.relu()
 
 
-FUNCTIONS: dict[str, Any] = {f.__name__: f for f in (part, rows, begun, router, counted, classes, last, rotated)}
+def masked(x):
+    """As Longformer writes into a row of its mask."""
+    made = (x * 2).unflatten(1, (2, 4))
+    made[:, 0, :][x[:, 4:] > 0] = 3.0
+    return made + 1
+
+
+STORES = (part, rows, begun, router, counted, classes, last, rotated, masked)
+FUNCTIONS: dict[str, Any] = {f.__name__: f for f in STORES}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -234,7 +234,25 @@ def columns(x, y):
     return x
 
 
-PARTS = {f.__name__: f for f in (row, columns, rows, numbers, part, added, turned, begun, seen)}
+def where_a_mask_holds(x, y):
+    """As Longformer writes into a row of its mask."""
+    x = x * 2
+    first = x[:, 0]
+    first[y > 0] = 5.0
+    first.mul_(3)
+    first[y < -1] = -INF
+    return x.sum(1), first
+
+
+def at_few_places(x, y):
+    x, at = x * 2, torch.tensor([[1], [0], [15], [3], [2], [7], [7]])
+    x[:, 2].scatter_(1, at, 7.0)
+    x[0].index_fill_(0, torch.tensor([4, -1]), 1.0)
+    return x
+
+
+STORED = (where_a_mask_holds, at_few_places)
+PARTS = {f.__name__: f for f in (row, columns, rows, numbers, part, added, turned, begun, seen, *STORED)}
 
 
 @pytest.mark.parametrize("name", PARTS)

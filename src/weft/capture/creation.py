@@ -29,11 +29,12 @@ def _full_of(value: Number | str) -> Handler:
 
 def _arange(b: Builder, a: Arguments) -> Ref:
     given = [a.plain(name) for name in ("start", "step") if name in a.names]
-    if any(isinstance(number, float) for number in given):
+    fractions = [number for number in given if isinstance(number, float)]
+    if fractions and not (a.dtype.kind == "int" and all(number.is_integer() for number in fractions)):
         return _of_fractions(b, a)
     first = a.plain("start") if "start" in a.names else 0
-    start = 0 if isinstance(first, torch.SymInt) else a.integer("start") if "start" in a.names else 0
-    step = a.integer("step") if "step" in a.names else 1
+    start = 0 if isinstance(first, torch.SymInt) else int(a.number("start")) if "start" in a.names else 0
+    step = int(a.number("step")) if "step" in a.names else 1
     if "end" not in a.names:
         raise UnsupportedError("weft needs the end of a range")
     (size,) = a.fake.shape

@@ -217,7 +217,7 @@ class InPlaceCalls:
         """
         place = self.tape.memory.place(target)
         base, into = place.base, self.tape.inputs.get(id(place.base))
-        if into is None and self._anew(target, op, args, in_parts):
+        if into is None and self._anew(target, op, args, kwargs, in_parts):
             return
         looks = [str(call.overloadpacket) for call, _ in place.calls]
         row_major = packed(base)
@@ -229,11 +229,20 @@ class InPlaceCalls:
         self.tape.memory.wrote(base)
         self.tape.memory.current(base)
 
-    def _anew(self, target: torch.Tensor, op: OpOverload[..., Any], args: Sequence[Any], in_parts: InParts) -> bool:
+    def _anew(
+        self,
+        target: torch.Tensor,
+        op: OpOverload[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        in_parts: InParts,
+    ) -> bool:
         """Records anew the tensor into a part of which `op` writes; False, and nothing is recorded, where that is not known."""
         place, undo = self.tape.memory.place(target), self.tape.mark()
         try:
             value = self._put(op, args, target)
+            if value is None:
+                value = self._stored(op, (target, *args), kwargs, in_parts)
             whole = self._begun(place.base)
             made = NotImplemented if value is None else with_part(self.tape, whole, place.steps, value, in_parts)
             if made is NotImplemented:
@@ -269,6 +278,15 @@ class InPlaceCalls:
             case _:
                 return None
         return self.tape.record(_ATEN.expand.default, (made, target.shape), {})
+
+    @staticmethod
+    def _stored(
+        op: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_parts: InParts
+    ) -> torch.Tensor | None:
+        """Records what the first argument is once `op` has stored a few elements in it; None where that is PyTorch's to do."""
+        functional = functional_of(op, args)
+        made = in_parts(functional, args, kwargs) if functional is not None and str(functional) in STORES else None
+        return made if isinstance(made, torch.Tensor) else None
 
     def _reshape(
         self, functional: OpOverload[..., Any], target: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -126,7 +126,8 @@ class OpaqueCalls:
             if slot in self.numbers:
                 continue
             refs[slot] = values.looked(refs[slot])
-            if in_order or builder.order(refs[slot]) is None:
+            # What weft cannot read PyTorch has made, and it lies as in eager.
+            if not refs[slot].dtype.is_foreign and (in_order or builder.order(refs[slot]) is None):
                 refs[slot] = builder.dense(refs[slot])
             if call.into is None and values.looks_into_an_input(call, slot):
                 refs[slot] = values.copied(refs[slot], values.fakes[slot])

@@ -32,7 +32,7 @@ def _back(step: Look, whole: torch.Tensor) -> tuple[Any, tuple[Any, ...]] | None
             return step.call, step.args
         case "aten.unsqueeze.default":
             return _ATEN.select.int, (step.args[0], 0)
-        case "aten.squeeze.dim" | "aten.view.default":
+        case "aten.squeeze.dim" | "aten.unflatten.int" | "aten.view.default":
             return _ATEN.reshape.default, (list(whole.shape),)
         case _:
             return None
