@@ -117,6 +117,17 @@ def _threads() -> None:
     torch.set_num_threads(1)  # not by the number of workers: which schedule is chosen depends on it
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _untimed_guards() -> Iterator[None]:
+    """PyTorch does not time the guards of each graph that it traces: before that it empties the caches, for 10 to 20 ms.
+
+    Nothing reads that time but a log. The guards are made, and checked, as ever.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0, raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are optimised less than users' are, which takes a sixth of the time, but where a test is marked `as_shipped`."""
