@@ -70,7 +70,7 @@ def measured(name: str) -> dict[str, Any]:
         "errors": errors,
         "weft compiles, s": seconds,
         "kernels": len(program.kernels),
-        "left": [str(f) for f in program.fallbacks],
+        "left": [f"{f.operation}: {f.reason}" for f in program.fallbacks],
     }
 
 

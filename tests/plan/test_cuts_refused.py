@@ -115,7 +115,7 @@ def test_what_follows_is_known_of_all_regions_of_the_form(monkeypatch: pytest.Mo
     """Layers differ in names: of another one's region nothing would follow, and this process would look for kernels itself."""
     asked: list[int] = []  # of this process; children have lists of their own
 
-    def refusing(program: TensorProgram, _: Example) -> Selection:
+    def refusing(program: TensorProgram, _: Example, **_refused: object) -> Selection:
         asked.append(len(program.nodes))
         raise UnsupportedError("does not fit")
 
