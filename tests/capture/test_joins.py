@@ -193,7 +193,7 @@ def test_numbers_between_whole_ones_are_counted(weft, start, end, step):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_whole_numbers_that_are_written_as_floats_are_counted(weft, dynamic):
-    """As XLNet counts its positions."""
+    """Count downwards, as XLNet does its positions."""
 
     def places(x):
         n = x.shape[1]

@@ -62,7 +62,7 @@ def rotated(x):
 
 
 def masked(x):
-    """As Longformer writes into a row of its mask."""
+    """Write into a row where a mask holds, as Longformer does into its mask."""
     made = (x * 2).unflatten(1, (2, 4))
     made[:, 0, :][x[:, 4:] > 0] = 3.0
     return made + 1

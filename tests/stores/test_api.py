@@ -235,7 +235,7 @@ def columns(x, y):
 
 
 def where_a_mask_holds(x, y):
-    """As Longformer writes into a row of its mask."""
+    """Write into a row where a mask holds, as Longformer does into its mask."""
     x = x * 2
     first = x[:, 0]
     first[y > 0] = 5.0

@@ -16,6 +16,8 @@ from weft.tensor.builder import Builder, Number, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
 _FOREVER = 2**63 - 1
+_MOST_TERMS = 8
+"""A size is a sum of so many others at most: each is read where it is worked out."""
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -203,7 +205,7 @@ class Arguments:
         terms: dict[Any, Any] = dict(getattr(expr, "as_coefficients_dict", dict[Any, Any])())
         plus = terms.pop(1, 0)
         counted = all(term in self._inputs and count.is_Integer and count > 0 for term, count in terms.items())
-        if not terms or not counted or int(plus) != plus or plus < 0:
+        if not terms or not counted or int(plus) != plus or plus < 0 or sum(terms.values()) > _MOST_TERMS:
             return None
         axes = [self._inputs[term] for term, count in terms.items() for _ in range(int(count))]
         return self.builder.longer_axis(axes, int(plus))
