@@ -19,7 +19,7 @@ sympy: Any = import_module("sympy")  # it ships no types
 @pytest.mark.parametrize("count", primes.FAMILY)
 def test_a_chain_is_of_primes_each_twice_the_one_before_and_one_more(count: int) -> None:
     found = {primes.chain(count) for _ in range(40)}
-    assert len(found) == 40, "they are drawn anew each time, out of many"
+    assert len(found) >= 38, "they are drawn anew each time (of the smallest family 40 hold a pair once in 115 runs)"
     for chain in found:
         assert len(chain) == count
         assert primes.LEAST < chain[-1] < primes.BELOW
