@@ -76,7 +76,8 @@ def fastest(
                     gm, example_inputs, made, eager, faster(made, eager, changing_sizes(gm), kept)
                 )
             else:
-                captured = capture(gm, example_inputs, doubles=toolchain(home(example_inputs)).doubles)
+                doubles = toolchain(home(example_inputs)).doubles
+                captured = capture(gm, example_inputs, doubles=doubles, guarded=True)
                 known = served(captured)
                 if known is not None:
                     return _as_before(gm, known, eager, noted)

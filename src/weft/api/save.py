@@ -29,6 +29,7 @@ from weft.capture import (
     Captured,
     Effect,
     Fallback,
+    FixedLayout,
     FromArgument,
     FromNothing,
     FromProgram,
@@ -161,6 +162,7 @@ _OWN = (
     ),
     *(
         Fallback,
+        FixedLayout,
         FromArgument,
         FromNothing,
         FromProgram,

@@ -10,6 +10,7 @@ from weft.capture.calls import may_view
 from weft.capture.captured import (
     Captured,
     Fallback,
+    FixedLayout,
     FromArgument,
     FromNothing,
     FromProgram,
@@ -41,6 +42,7 @@ __all__ = [
     "Captured",
     "Effect",
     "Fallback",
+    "FixedLayout",
     "FromArgument",
     "FromNothing",
     "FromProgram",

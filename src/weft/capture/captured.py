@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.library import FASTER_IN_LIBRARY, LIBRARY
 from weft.capture.memory import Effect, Piece
 from weft.capture.recording import Recording
+from weft.capture.sizes import symbolic
 from weft.errors import Location
 from weft.tensor.axes import Space
 from weft.tensor.program import TensorProgram
@@ -113,6 +114,30 @@ class RuntimeNumber:
             return tensor.item() if place.dim is None else tensor.shape[place.dim]
 
         return self._function(*(found(place) for _, place in self.symbols))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLayout:
+    """Sizes and strides, in elements, that an argument has at each call; None in the place of those that may change."""
+
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+
+    @staticmethod
+    def of(fake: torch.Tensor) -> FixedLayout:
+        """Read it off a tensor with PyTorch's symbols for what may change."""
+        if fake.layout is not torch.strided:
+            return FixedLayout((None,) * fake.ndim, (None,) * fake.ndim)
+        return FixedLayout(tuple(map(_fixed, fake.shape)), tuple(map(_fixed, fake.stride())))
+
+    def holds(self, other: FixedLayout) -> bool:
+        """Tell whether all that is fixed here is fixed there, and the same."""
+        mine, its = (*self.sizes, *self.strides), (*other.sizes, *other.strides)
+        return all(own is None or own == there for own, there in zip(mine, its, strict=True))
+
+
+def _fixed(size: Any) -> int | None:
+    return None if symbolic(size) else size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,6 +271,7 @@ class Captured:
         recording: what it was made of, until it is planned.
         sizes: spaces of the program whose sizes follow from the numbers that the graph is called with.
         constants: tensors that the graph itself holds; wherever a placeholder is named by number, they come after the last one.
+        fixed: by placeholder, sizes and strides that PyTorch's guards hold it to.
     """
 
     program: TensorProgram | None
@@ -262,6 +288,7 @@ class Captured:
     constants: tuple[torch.Tensor, ...] = ()
     recording: Recording | None = None
     sizes: Mapping[Space, RuntimeNumber] = field(default_factory=dict[Space, RuntimeNumber])
+    fixed: Mapping[int, FixedLayout] = field(default_factory=dict[int, FixedLayout])
 
     @property
     def lacking(self) -> tuple[Fallback, ...]:

@@ -21,20 +21,23 @@ from weft.phases import phase
 
 
 @phase("capture")
-def capture(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool = True) -> Captured:
+def capture(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool = True, guarded: bool = False
+) -> Captured:
     """Captures the tensor program of a graph that Dynamo hands to a backend.
 
     Args:
         gm: the graph; its placeholders carry Dynamo's fake tensors, on which it is replayed.
         example_inputs: what Dynamo calls the backend with, one per placeholder.
         doubles: whether kernels compute in float64, so that what PyTorch carries in it on a CPU may be too.
+        guarded: PyTorch's guards stand before each call of what is made of the graph.
 
     Returns:
         A program with what it takes to run it, or the reason why PyTorch runs the graph as it is.
         Nothing is raised: a program that eager can run is one that weft can run.
     """
     try:
-        return _captured(gm, example_inputs, doubles=doubles)
+        return _captured(gm, example_inputs, doubles=doubles, guarded=guarded)
     except WeftError as error:
         where = error.where if isinstance(error.where, Location) else None
         return _refused(error.what, where)
@@ -66,7 +69,7 @@ def refused_at_once(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Captur
     return None
 
 
-def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool) -> Captured:
+def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: bool, guarded: bool) -> Captured:
     refused = refused_at_once(gm, example_inputs)
     if refused is not None:
         return refused
@@ -78,7 +81,7 @@ def _captured(gm: fx.GraphModule, example_inputs: Sequence[Any], *, doubles: boo
     if not apart((*example_inputs, *held), written):
         return _refused("it writes into an input that shares memory with another one, or within itself", None)
     names = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
-    return translate(recording, [*names, *(f"constant_{i}" for i in range(len(held)))])
+    return translate(recording, [*names, *(f"constant_{i}" for i in range(len(held)))], guarded=guarded)
 
 
 def _refused(reason: str, where: Location | None) -> Captured:

@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
+from weft.capture.captured import FixedLayout
 from weft.capture.recording import Call, CallTarget, Recording, Slot
 
 _SMALL = 4096
@@ -73,6 +74,7 @@ class Outline:
         constants: the tensors that the graph holds.
         guards: what must be true of its symbols, beside their ranges.
         ranges: of its symbols, the least and the largest value.
+        layouts: of its arguments that are tensors.
     """
 
     inputs: tuple[Any, ...]
@@ -83,6 +85,7 @@ class Outline:
     constants: tuple[torch.Tensor, ...]
     guards: frozenset[_Expr]
     ranges: Mapping[_Expr, tuple[_Expr, _Expr]]
+    layouts: tuple[FixedLayout, ...]
 
     @staticmethod
     def of(recording: Recording) -> Outline:
@@ -103,6 +106,7 @@ class Outline:
             recording.constants,
             frozenset(guard.expr for guard in guards),
             {symbol: (its.lower, its.upper) for symbol, its in ranges.items()},
+            tuple(FixedLayout.of(recording.fakes[each.index]) for each in inputs[:given] if isinstance(each, Slot)),
         )
 
     @property
@@ -137,9 +141,15 @@ def serves(general: Outline, special: Outline) -> tuple[ArgumentPlace, ...] | No
     if bound is None:
         return None
     binding, places = bound
-    same = list(_numbered(general, binding)) == list(_numbered(special, {}))
+    same = _lie_alike(general, special) and list(_numbered(general, binding)) == list(_numbered(special, {}))
     same = same and _alike(general.constants, special.constants) and _holds(general, special, binding)
     return places if same else None
+
+
+def _lie_alike(general: Outline, special: Outline) -> bool:
+    """Tells whether arguments that the first graph knows the layout of lie so in the second one."""
+    pairs = zip(general.layouts, special.layouts, strict=True)
+    return all(mine.holds(its) for mine, its in pairs)
 
 
 def _bound(general: Outline, special: Outline) -> tuple[dict[_Expr, _Expr], tuple[ArgumentPlace, ...]] | None:

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.arguments import Arguments, Handler, dtype_of, hint
-from weft.capture.captured import Captured
+from weft.capture.captured import Captured, FixedLayout
 from weft.capture.contents import symbols_of
 from weft.capture.creation import CREATION
 from weft.capture.describe import alive, home_of, unlike
@@ -60,13 +60,16 @@ def meaning(packet: str) -> Literal["work", "view"] | None:
     return "work" if packet in _HANDLERS or is_elementwise(packet) else None
 
 
-def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None) -> Captured:
+def translate(
+    recording: Recording, names: Sequence[str], left: Mapping[int, str] | None = None, *, guarded: bool = False
+) -> Captured:
     """Makes the tensor program of `recording`.
 
     Args:
         recording: of a graph on plain CPU tensors.
         names: of the graph's placeholders.
         left: calls that PyTorch is to run although weft knows them, by number (`Captured.made_by`), and why.
+        guarded: PyTorch's guards stand before each call.
 
     Raises:
         UnsupportedError: an element type or a size has no place in a tensor program.
@@ -75,9 +78,16 @@ def translate(recording: Recording, names: Sequence[str], left: Mapping[int, str
     captured = _Translation(alive(recording), names, left).captured()
 
     def leaving(more: Mapping[int, str]) -> Captured:
-        return translate(recording, names, {**left, **more})
+        return translate(recording, names, {**left, **more}, guarded=guarded)
 
-    return replace(captured, left=tuple(sorted(left)), leaving=leaving, recording=recording)
+    fixed = fixed_layouts(recording) if guarded else {}
+    return replace(captured, left=tuple(sorted(left)), leaving=leaving, recording=recording, fixed=fixed)
+
+
+def fixed_layouts(recording: Recording) -> dict[int, FixedLayout]:
+    """Lists, by placeholder, the sizes and strides that do not change from call to call."""
+    given = recording.inputs[: len(recording.inputs) - len(recording.constants)]
+    return {i: FixedLayout.of(recording.fakes[s.index]) for i, s in enumerate(given) if isinstance(s, Slot)}
 
 
 class _Translation:

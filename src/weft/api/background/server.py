@@ -223,7 +223,7 @@ class Server:
         kept = KeptGraph.of(gm, arguments) if received.whole else None
         made, captured = planned_before(kept, eager), None
         if made is None:
-            captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles)
+            captured = capture(gm, arguments, doubles=toolchain(home(arguments)).doubles, guarded=True)
             known = self._served(captured) if received.whole and not request.kernels else None
             if known is not None:
                 return replace(known, conditions=received.conditions())

@@ -6,14 +6,16 @@ given a tensor for each view, and a kernel of a few microseconds would wait for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from weft.errors import Location
 from weft.plan.execute.nothing import added_up, as_written
+from weft.plan.execute.scratch import Scratch
 from weft.plan.execute.sizes import SizeSource, found
 from weft.plan.execute.steps import PlanStep, RegionStep, ViewStep
 from weft.plan.execute.strided import ShownDims, Strided, ValueText, as_it_is, derived
@@ -21,6 +23,9 @@ from weft.run.launch import OutputSpec, PackedCall, call_lines, packing, tuple_o
 from weft.tensor.axes import Space
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
+
+SCRATCH = "scratch"
+"""What a runner calls the memory of small results that only its kernels read."""
 
 
 @dataclass
@@ -35,21 +40,27 @@ class RegionText:
         scope: the constants.
         lines: of the function.
         launches: which of the constants launch kernels: what each is called, and the user's lines.
+        last: which step reads each value last that only kernels read.
         kinds: names of element types.
+        scratch: where small ones of these lie.
         values: how each value of the program is written.
+        step: the number of the one that is being written.
     """
 
     arguments: list[str]
     forms: Mapping[str, ShownDims]
     program: TensorProgram
     threads: frozenset[int | None]
+    last: Mapping[str, int]
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
     lines: list[str] = field(default_factory=list[str])
     launches: dict[str, tuple[str, tuple[Location, ...]]] = field(
         default_factory=dict[str, "tuple[str, tuple[Location, ...]]"]
     )
     kinds: dict[torch.dtype, str] = field(default_factory=dict[torch.dtype, str])
+    scratch: Scratch = field(default_factory=Scratch)
     values: ValueText = field(init=False)
+    step: int = 0
 
     def __post_init__(self) -> None:
         """Begins with no value."""
@@ -85,7 +96,7 @@ class RegionText:
             sizes = {n: passed[n] if i is None else reads[i].sizes[d] for n, i, d in signature.sizes}
             for number, (name, spec) in enumerate(zip(kernel.writes, signature.outputs, strict=True)):
                 if number not in signature.given:
-                    own[name] = self.allocated(spec, sizes, forms.get(name))
+                    own[name] = self.inside(step, name, spec, sizes) or self.allocated(spec, sizes, forms.get(name))
             writes = [own[name] for name in kernel.writes]
             words = [*(each.address for each in (*reads, *writes)), *sizes.values()]
             words += [stride for each in reads for stride in each.strides]
@@ -102,15 +113,32 @@ class RegionText:
             if inner in read:
                 self.values.alias(outer, read[inner])
             else:
-                self.values.put(outer, own[inner], forms.get(inner, as_it_is(len(own[inner].sizes))))
+                form = None if own[inner].kind else forms.get(inner, as_it_is(len(own[inner].sizes)))
+                self.values.put(outer, own[inner], form)
+
+    def inside(self, step: RegionStep, name: str, spec: OutputSpec, sizes: Mapping[str, str]) -> Strided | None:
+        """Finds a place for a kernel's result beside others in memory; None for one that is large, or that PyTorch sees."""
+        outer = dict(step.writes).get(name)
+        dims = _dims(spec, sizes)
+        if (outer is not None and outer not in self.last) or not all(map(str.isdigit, dims)):
+            return None
+        bytes_, last = spec.dtype.bytes, self.step if outer is None else self.last[outer]
+        start = self.scratch.place(math.prod(map(int, dims)) * bytes_, self.step, last)
+        if start is None:
+            return None
+        lies = self.values.dense_in(SCRATCH, dims, bytes_)
+        return replace(lies, start=str(start // bytes_), kind=self.kind(getattr(torch, spec.dtype.name)))
 
     def allocated(self, spec: OutputSpec, sizes: Mapping[str, str], form: ShownDims | None) -> Strided:
         """Writes the allocation of a kernel's result, a tensor in a form."""
-        kind = getattr(torch, spec.dtype.name)
-        if kind not in self.kinds:
-            self.kinds[kind] = self.constant(kind)
-        dims = [str(d) if isinstance(d, int) else sizes[d] for d in spec.dims]
-        return self.values.allocated(dims, self.kinds[kind], spec.dtype.bytes, form)
+        kind = self.kind(getattr(torch, spec.dtype.name))
+        return self.values.allocated(_dims(spec, sizes), kind, spec.dtype.bytes, form)
+
+    def kind(self, dtype: torch.dtype) -> str:
+        """Names an element type."""
+        if dtype not in self.kinds:
+            self.kinds[dtype] = self.constant(dtype)
+        return self.kinds[dtype]
 
     def launched(self, step: RegionStep) -> None:
         """Writes launches of a region's kernels that take tensors and give tensors."""
@@ -184,6 +212,10 @@ class RegionText:
         for rule in place.rules:
             text = derived(rule, self.values.number(text))
         return self.values.number(text)
+
+
+def _dims(spec: OutputSpec, sizes: Mapping[str, str]) -> list[str]:
+    return [str(d) if isinstance(d, int) else sizes[d] for d in spec.dims]
 
 
 def packed_threads(steps: Iterable[PlanStep]) -> frozenset[int | None]:

@@ -34,7 +34,8 @@ from weft.capture.memory import storage_of
 from weft.plan.execute.instead import REFUSALS, Instead
 from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_same, owner
 from weft.plan.execute.profiled import Profiled
-from weft.plan.execute.region_text import RegionText, packed_threads
+from weft.plan.execute.region_text import SCRATCH, RegionText, packed_threads
+from weft.plan.execute.scratch import last_readers
 from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.strided import ShownDims
 from weft.run import forked
@@ -67,13 +68,14 @@ def runner(
     In the end it copies outputs of the program into arguments, as `writes` says: by argument, the output. `instead` runs calls
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
-    text = _Text([f"a{i}" for i in range(arguments)], _forms(captured, program, steps), program, packed_threads(steps))
+    names = [f"a{i}" for i in range(arguments)]
+    last = last_readers(program.outputs, steps)
+    text = _Text(names, _forms(captured, program, steps), program, packed_threads(steps), last)
     text.held = [text.constant(tensor) for tensor in captured.constants]
     for node, index in zip(program.inputs, captured.arguments, strict=True):
-        text.values.held(
-            node.name, text.given(index), node.axes, node.dtype.bytes, _form(node.axes, node.dims or node.axes)
-        )
-    for step in steps:
+        form = _form(node.axes, node.dims or node.axes)
+        text.values.held(node.name, text.given(index), node.axes, node.dtype.bytes, form, captured.fixed.get(index))
+    for text.step, step in enumerate(steps):
         match step:
             case CallStep():
                 text.lines += [_WROTE] if step.call.name in once else []
@@ -87,6 +89,9 @@ def runner(
     text.lines += [_WROTE] if writes else []
     text.write({argument: text.output(program, output) for argument, output in (writes or {}).items()})
     text.lines.append(f"return [{', '.join(text.results(captured, program))}]")
+    if text.scratch.size:
+        kind = text.kind(torch.uint8)
+        text.lines.insert(0, f"{SCRATCH} = allocate({(text.scratch.size,)}, (1,), dtype={kind}, device=cpu)")
     return text.function(instead)
 
 

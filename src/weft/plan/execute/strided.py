@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from weft.capture import FixedLayout
 from weft.run.launch import contiguous, tuple_of
 from weft.tensor.axes import Axis, Space
 from weft.tensor.derived import Derived
@@ -27,6 +28,7 @@ class Strided:
         itemsize: bytes of an element.
         start: elements from the first of `memory` to its own first.
         dense: it is known to be contiguous.
+        kind: its element type, where `memory` is one of bytes.
     """
 
     memory: str
@@ -35,6 +37,7 @@ class Strided:
     itemsize: int
     start: str = "0"
     dense: bool = False
+    kind: str = ""
 
     @property
     def address(self) -> str:
@@ -44,8 +47,9 @@ class Strided:
     @property
     def tensor(self) -> str:
         """A tensor that shows it."""
-        start = plus(f"{self.memory}.storage_offset()", self.start)
-        return f"{self.memory}.as_strided({tuple_of(self.sizes)}, {tuple_of(self.strides)}, {start})"
+        memory = f"{self.memory}.view({self.kind})" if self.kind else self.memory
+        start = self.start if self.kind else plus(f"{memory}.storage_offset()", self.start)
+        return f"{memory}.as_strided({tuple_of(self.sizes)}, {tuple_of(self.strides)}, {start})"
 
     def flattened(self, first: int, last: int) -> Strided | None:
         """Return it with the dimensions from `first` to `last` as one; None where it is not known to be contiguous."""
@@ -82,6 +86,7 @@ class ValueText:
     lines: list[str]
     _tensors: dict[str, dict[ShownDims, str]] = field(default_factory=dict[str, "dict[ShownDims, str]"])
     _given: dict[str, tuple[tuple[Axis, ...], int]] = field(default_factory=dict[str, "tuple[tuple[Axis, ...], int]"])
+    _fixed: dict[str, FixedLayout] = field(default_factory=dict[str, FixedLayout])
     _known: dict[str, Strided] = field(default_factory=dict[str, Strided])
     _lengths: dict[Space, str] = field(default_factory=dict[Space, str])
     _numbers: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
@@ -118,17 +123,26 @@ class ValueText:
         self.held(value, variable, axes, itemsize, form)
 
     def held(
-        self, value: str, variable: str, axes: Sequence[Axis], itemsize: int, form: ShownDims | None = None
+        self,
+        value: str,
+        variable: str,
+        axes: Sequence[Axis],
+        itemsize: int,
+        form: ShownDims | None = None,
+        fixed: FixedLayout | None = None,
     ) -> None:
-        """Say that a variable holds a tensor which is not weft's: how it lies is asked for when it is run.
+        """Say that a variable holds a tensor which is not weft's: how it lies is asked for when it is run, unless that is `fixed`.
 
         Args:
             value, axes: the value, and its dimensions.
             variable: of the tensor.
             itemsize: bytes of an element.
             form: the tensor's; None: the value's own dimensions.
+            fixed: how the tensor lies at each call.
         """
         self._tensors[value] = {as_it_is(len(axes)) if form is None else form: variable}
+        if fixed is not None:
+            self._fixed[value] = fixed
         self._given[value] = tuple(axes), itemsize
 
     def put(self, value: str, lies: Strided, form: ShownDims | None = None) -> None:
@@ -141,6 +155,8 @@ class ValueText:
         self._tensors[value] = self._tensors[other]
         if other in self._given:
             self._given[value] = self._given[other]
+        if other in self._fixed:
+            self._fixed[value] = self._fixed[other]
         if other in self._known:
             self._known[value] = self._known[other]
 
@@ -149,13 +165,23 @@ class ValueText:
         if value not in self._known:
             ((form, variable),) = list(self._tensors[value].items())[:1]
             axes, itemsize = self._given[value]
-            places = [form.index(d) for d in range(len(axes))]
-            sizes = [self._length(axis.space, f"{variable}.shape[{p}]") for axis, p in zip(axes, places, strict=True)]
-            strides = {p: f"{variable}s{p}" for p in places}
-            if strides:
-                self.lines.append(f"{tuple_of([strides.get(p, '_') for p in range(len(form))])} = {variable}.stride()")
-            self._known[value] = Strided(variable, tuple(sizes), tuple(strides[p] for p in places), itemsize)
+            places, fixed = [form.index(d) for d in range(len(axes))], self._fixed.get(value)
+            sizes, strides = self._shown(variable, len(form), places, fixed)
+            lengths = tuple(self._length(axis.space, text) for axis, text in zip(axes, sizes, strict=True))
+            self._known[value] = Strided(variable, lengths, strides, itemsize)
         return self._known[value]
+
+    def _shown(
+        self, variable: str, ndim: int, places: Sequence[int], fixed: FixedLayout | None
+    ) -> tuple[Sequence[str], tuple[str, ...]]:
+        """Write what sizes and strides a tensor has at `places`: numbers where they are `fixed`, else as they are at each call."""
+        sizes = {p: None if fixed is None else fixed.sizes[p] for p in places}
+        strides = {p: None if fixed is None else fixed.strides[p] for p in places}
+        read = {p: f"{variable}s{p}" for p, stride in strides.items() if stride is None}
+        if read:
+            self.lines.append(f"{tuple_of([read.get(p, '_') for p in range(ndim)])} = {variable}.stride()")
+        shown = [f"{variable}.shape[{p}]" if size is None else str(size) for p, size in sizes.items()]
+        return shown, tuple(read.get(p, str(stride)) for p, stride in strides.items())
 
     def _length(self, space: Space, text: str) -> str:
         """Name the size of a space, which `text` computes unless it is fixed or was asked for before."""
@@ -214,7 +240,12 @@ class ValueText:
             end = plus(source.sizes[dim], "-1") if index.from_end else "0"
             start.append(times(stride, plus(end, str(index.offset))))
         strides = tuple(plus(*terms) for terms in steps.values())
-        return Strided(source.memory, tuple(sizes), strides, source.itemsize, plus(*start))
+        return replace(source, sizes=tuple(sizes), strides=strides, start=plus(*start), dense=False)
+
+    def dense_in(self, memory: str, sizes: Sequence[str], itemsize: int) -> Strided:
+        """Find how a contiguous value lies at the beginning of `memory`."""
+        strides = tuple(self.number(stride) for stride in contiguous(sizes))
+        return Strided(memory, tuple(sizes), strides, itemsize, dense=True)
 
     def allocated(self, sizes: Sequence[str], kind: str, itemsize: int, form: ShownDims | None) -> Strided:
         """Allocate a value that a kernel is to write, contiguous.
@@ -225,8 +256,7 @@ class ValueText:
             itemsize: bytes of an element.
             form: of the tensor; None: the value's own dimensions.
         """
-        strides = tuple(self.number(stride) for stride in contiguous(sizes))
-        made = Strided(self.variable(), tuple(sizes), strides, itemsize, dense=True)
+        made = self.dense_in(self.variable(), sizes, itemsize)
         shown = made if form is None else self._with_units(made, form)
         given = f"{tuple_of(shown.sizes)}, {tuple_of(shown.strides)}, dtype={kind}, device=cpu"
         self.lines.append(f"{made.memory} = allocate({given})")
@@ -245,6 +275,8 @@ class ValueText:
 
 def derived(rule: Derived, size: str) -> str:
     """Write what `rule` makes of the size of its source, which has no others."""
+    if size.isdigit():
+        return str(rule.size(int(size)))
     start, stop, step = rule.start or None, rule.stop, rule.step
     match start, stop, step:
         case None, None, 1:
