@@ -73,6 +73,32 @@ def test_what_lies_in_no_listed_block_does_not_count_whatever_the_function_says(
     assert torch.equal(weft.dense_mask(every)[0, 0], i == j), "full blocks are not among those that are listed"
 
 
+@pytest.mark.parametrize(
+    ("index", "first", "rows"),
+    [
+        ((slice(None), slice(None), torch.tensor([3])), 96, 32),
+        ((slice(None), slice(None), slice(2, 5)), 64, 96),
+        ((slice(None), slice(1, 2)), 0, 130),
+        ((1,), 0, 130),
+    ],
+)
+def test_a_part_of_a_block_mask_has_its_rows(index: tuple[Any, ...], first: int, rows: int) -> None:
+    """As in decoding: some rows of blocks, with a function that counts from the first of them."""
+
+    def kept(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i >= j) & (i - j < 100)
+
+    part: Any = create_block_mask(kept, 2, 3, 130, 217, device="cpu", BLOCK_SIZE=32)[index]
+    with pytest.raises(RuntimeError, match="sliced BlockMask"):
+        weft.dense_mask(part)
+    part.mask_mod = lambda b, h, i, j: kept(b, h, i + first, j)
+    i, j = torch.arange(first, first + rows)[:, None], torch.arange(217)
+    whole = (i >= j) & (i - j < 100)
+    assert torch.equal(weft.dense_mask(part), whole.expand(*part.kv_num_blocks.shape[:2], *whole.shape))
+    part.seq_lengths = (1, 217)
+    assert torch.equal(weft.dense_mask(part)[0, 0], whole[:1])
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_computes_the_same_with_it() -> None:
     q, k, v = torch.randn(2, 2, 70, 16), torch.randn(2, 2, 200, 16), torch.randn(2, 2, 200, 16)

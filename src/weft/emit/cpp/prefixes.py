@@ -12,7 +12,7 @@ from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.rankings import at_row, in_rows, stride
 from weft.emit.cpp.scalar import CTYPE, Text, coerced, element, expression, loaded, stored
 from weft.emit.cpp.values import ItemMemory
-from weft.emit.kinds import kind_of
+from weft.emit.kinds import Kind, kind_of
 from weft.emit.text import stripped
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
@@ -83,7 +83,7 @@ def _merged(
     """Print loops over rows, and in them one along each that merges one element after the other."""
     frame, scope, out = body.frame, body.scope, body.frame.out
     index = {a: frame.names.make("row") for a in node.rows} | {node.over: frame.names.make("at")}
-    kinds = [kind_of(acc.dtype) for acc in accs]
+    kinds: list[Kind] = [kind_of(acc.dtype) for acc in accs]
     state = [frame.names.make("state") for _ in kinds]
     with ExitStack() as loops:
         for axis in node.rows:
