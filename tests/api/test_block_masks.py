@@ -183,3 +183,36 @@ def test_a_mask_that_changes_at_each_step_compiles_nothing() -> None:
         before.compiles,
         before.cache_hits,
     )
+
+
+class Held(torch.nn.Module):
+    """Attention with a mask that the module holds."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return masked(q, k, v, self.get_buffer("mask"))
+
+
+def test_a_mask_that_a_module_holds_may_change_in_place_and_be_replaced() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 60, 16) for _ in range(3))
+    module = Held(torch.rand(60, 60) < 0.3)
+    compiled: Any = weft.compile(module)
+    compiled(q, k, v)
+    before = weft.stats()
+    for change in (
+        lambda: module.get_buffer("mask").logical_not_(),
+        lambda: module.get_buffer("mask").data[:, :30].fill_(value=True),
+        lambda: module.register_buffer("mask", torch.rand(60, 60) < 0.9),
+        lambda: module.get_buffer("mask")[::3].fill_(value=False),  # rows without a key are NaN
+    ):
+        change()
+        found, eager = compiled(q, k, v), module(q, k, v)
+        assert torch.equal(found.isnan(), eager.isnan())
+        exact = masked(q.double(), k.double(), v.double(), module.get_buffer("mask"))
+        assert weft.judge(*(torch.nan_to_num(each) for each in (found, eager, exact))).ok
+    after = weft.stats()
+    assert (after.binaries_emitted, after.compiles) == (before.binaries_emitted, before.compiles)
