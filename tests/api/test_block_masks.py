@@ -73,6 +73,32 @@ def test_what_lies_in_no_listed_block_does_not_count_whatever_the_function_says(
     assert torch.equal(weft.dense_mask(every)[0, 0], i == j), "full blocks are not among those that are listed"
 
 
+@pytest.mark.parametrize(
+    ("index", "first", "rows"),
+    [
+        ((slice(None), slice(None), torch.tensor([3])), 96, 32),
+        ((slice(None), slice(None), slice(2, 5)), 64, 96),
+        ((slice(None), slice(1, 2)), 0, 130),
+        ((1,), 0, 130),
+    ],
+)
+def test_a_part_of_a_block_mask_has_its_rows(index: tuple[Any, ...], first: int, rows: int) -> None:
+    """As in decoding: some rows of blocks, with a function that counts from the first of them."""
+
+    def kept(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i >= j) & (i - j < 100)
+
+    part: Any = create_block_mask(kept, 2, 3, 130, 217, device="cpu", BLOCK_SIZE=32)[index]
+    with pytest.raises(RuntimeError, match="sliced BlockMask"):
+        weft.dense_mask(part)
+    part.mask_mod = lambda b, h, i, j: kept(b, h, i + first, j)
+    i, j = torch.arange(first, first + rows)[:, None], torch.arange(217)
+    whole = (i >= j) & (i - j < 100)
+    assert torch.equal(weft.dense_mask(part), whole.expand(*part.kv_num_blocks.shape[:2], *whole.shape))
+    part.seq_lengths = (1, 217)
+    assert torch.equal(weft.dense_mask(part)[0, 0], whole[:1])
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_computes_the_same_with_it() -> None:
     q, k, v = torch.randn(2, 2, 70, 16), torch.randn(2, 2, 200, 16), torch.randn(2, 2, 200, 16)
@@ -157,3 +183,36 @@ def test_a_mask_that_changes_at_each_step_compiles_nothing() -> None:
         before.compiles,
         before.cache_hits,
     )
+
+
+class Held(torch.nn.Module):
+    """Attention with a mask that the module holds."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return masked(q, k, v, self.get_buffer("mask"))
+
+
+def test_a_mask_that_a_module_holds_may_change_in_place_and_be_replaced() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 60, 16) for _ in range(3))
+    module = Held(torch.rand(60, 60) < 0.3)
+    compiled: Any = weft.compile(module)
+    compiled(q, k, v)
+    before = weft.stats()
+    for change in (
+        lambda: module.get_buffer("mask").logical_not_(),
+        lambda: module.get_buffer("mask").data[:, :30].fill_(value=True),
+        lambda: module.register_buffer("mask", torch.rand(60, 60) < 0.9),
+        lambda: module.get_buffer("mask")[::3].fill_(value=False),  # rows without a key are NaN
+    ):
+        change()
+        found, eager = compiled(q, k, v), module(q, k, v)
+        assert torch.equal(found.isnan(), eager.isnan())
+        exact = masked(q.double(), k.double(), v.double(), module.get_buffer("mask"))
+        assert weft.judge(*(torch.nan_to_num(each) for each in (found, eager, exact))).ok
+    after = weft.stats()
+    assert (after.binaries_emitted, after.compiles) == (before.binaries_emitted, before.compiles)

@@ -85,7 +85,7 @@ def test_a_program_can_be_asked():
 
 def test_what_is_printed_is_short():
     def partly(x, w):
-        return torch.logcumsumexp(torch.relu(x @ w), 0)
+        return torch.sort(torch.relu(x @ w), 0).values
 
     program = weft.optimize(partly, (torch.randn(6, 5), torch.randn(5, 4)))
     text = str(program)
@@ -96,12 +96,12 @@ def test_what_is_printed_is_short():
         "reads x, w",
         "verdict: equal",
         "predicted",
-        "left to PyTorch: aten.logcumsumexp",
+        "left to PyTorch: aten.sort",
     ):
         assert part in text
     assert len(text) < 1000
     assert kernel.name in repr(program)
-    assert "aten.logcumsumexp" in repr(program)
+    assert "aten.sort" in repr(program)
     assert max(len(repr(x)) for x in (program, kernel, program.plans[0], *program.trace)) < 200
     lines = str(program.trace).splitlines()
     assert len(lines) == len(program.trace) > 0
@@ -130,14 +130,14 @@ def test_explain_tells_the_whole_story(tmp_path):
 
 def test_what_is_not_supported_runs_in_pytorch_with_its_reason():
     def partly(x, w):
-        return torch.logcumsumexp(x @ w, 0) + 1
+        return torch.renorm(x @ w, 2, 0, 1.0) + 1
 
     given = torch.randn(6, 5), torch.randn(5, 4)
     program = weft.optimize(partly, given)
     torch.testing.assert_close(program(*given), partly(*given))
     (fallback,) = program.fallbacks
     operation, reason = fallback
-    assert "logcumsumexp" in operation
+    assert "renorm" in operation
     assert "table" in reason
     assert "test_contract.py" in str(fallback)
     assert len(program.kernels) == 2  # what stands around it is still compiled
@@ -418,11 +418,11 @@ class TestEquivalent:
 
     def test_undecided(self):
         verdict = weft.equivalent(
-            lambda x: torch.logcumsumexp(x, 0), lambda x: torch.logcumsumexp(x, 0), (torch.randn(5),)
+            lambda x: torch.sort(x, 0).values, lambda x: torch.sort(x, 0).values, (torch.randn(5),)
         )
         assert verdict.equal is None
         assert not verdict
-        assert "logcumsumexp" in verdict.reason
+        assert "sort" in verdict.reason
 
 
 @pytest.mark.parametrize("brgemm", ["auto", "off"])

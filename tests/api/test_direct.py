@@ -107,7 +107,7 @@ def test_what_was_not_tried_is_not_left(takes):
 
 
 def test_a_graph_of_which_weft_has_nothing_changes_nothing(takes):
-    noted = Noted(lambda x, n=1.0: torch.relu(x) + n if n < 2 else torch.logcumsumexp(x, 0))
+    noted = Noted(lambda x, n=1.0: torch.relu(x) + n if n < 2 else torch.sort(x, 0).values)
     x = torch.randn(8, 4)
     assert [noted(x) for _ in range(2)] == [False, True]
     assert [noted(x, 2.0) for _ in range(2)] == [False, True]

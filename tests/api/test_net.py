@@ -28,7 +28,7 @@ def _in_use(monkeypatch):
 
 
 def work(x, w):
-    return torch.relu(x @ w) + torch.logcumsumexp(x @ w, 0)
+    return torch.relu(x @ w) + torch.sort(x @ w, 0).values
 
 
 def planted(*_, **__):
@@ -71,7 +71,7 @@ def test_the_file_shows_the_failure_again_and_runs_once_it_is_mended(monkeypatch
             self.weight = nn.Parameter(torch.randn(6, 5))
 
         def forward(self, x, at):
-            return torch.softmax(x[:, at:] @ self.weight, -1).logcumsumexp(0) * float("inf") + torch.tensor(
+            return torch.softmax(x[:, at:] @ self.weight, -1).sort(0).values * float("inf") + torch.tensor(
                 [1.0, 2, 3, 4, 5]
             )
 
@@ -115,7 +115,7 @@ def test_whatever_fails_in_a_call_pytorch_runs(monkeypatch, call):
 def test_what_has_written_does_not_run_again(monkeypatch):
     def function(cache, x):
         cache.add_(torch.relu(x))
-        return torch.logcumsumexp(cache, 0)
+        return torch.sort(cache, 0).values
 
     x, cache = torch.randn(5, 4), torch.zeros(5, 4)
     fast = weft.compile(function)

@@ -34,7 +34,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.softmax(x, -1)  # the first kernel
-        return scaled(torch.logcumsumexp(y, 0).exp())  # the second kernel
+        return scaled(torch.sort(y, 0).values.exp())  # the second kernel
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_equal_kernels_of_other_functions_have_other_names() -> None:
         return torch.tanh(x) * 5
 
     def both(x: torch.Tensor) -> torch.Tensor:
-        return one(torch.logcumsumexp(other(x), 0))
+        return one(torch.sort(other(x), 0).values)
 
     x = torch.randn(5, 6)
     program = weft.optimize(both, (x,))

@@ -113,7 +113,7 @@ def test_results_that_share_memory_still_do() -> None:
         (lambda a: a.mT.frac().movedim(1, -1).permute(2, 1, 0), torch.float32),
         (lambda a: a.transpose(0, -1).angle(), torch.complex64),
         (lambda a: torch.cat((a[..., None].mH.unfold(3, 2, 1).select(1, 0),) * 2, 1), torch.complex64),
-        (lambda a: torch.logcumsumexp(a[:, 0], 0)[:, None].expand(-1, 5, -1), torch.float32),
+        (lambda a: torch.sort(a[:, 0], 0).values[:, None].expand(-1, 5, -1), torch.float32),
     ],
     ids=[
         "group_norm",
@@ -162,7 +162,7 @@ def test_a_stride_that_a_view_after_the_graph_relies_on() -> None:
         lambda a: torch.cat((a.imag, a.imag[..., 64:]), -1),
         lambda a: torch.cat((torch.view_as_real(a)[..., 1],)),
         lambda a: torch.cat((torch.fft.fft(a).real,), -1),
-        lambda a: torch.logcumsumexp(a.real, 0).sum().expand(2, 3),
+        lambda a: torch.sort(a.real, 0).values.sum().expand(2, 3),
     ],
 )
 def test_a_tensor_of_its_own_does_not_lie_in_an_input(function: View) -> None:

@@ -42,7 +42,7 @@ class Reader(HTMLParser):
 
 def partly(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = torch.relu(x @ w)
-    z = torch.logcumsumexp(y, 0)
+    z = torch.sort(y, 0).values
     return z + 1
 
 
@@ -85,7 +85,7 @@ def test_a_report_begins_with_a_summary(report: weft.Report) -> None:
     lines = partly.__code__.co_firstlineno
     assert f"region 1 (test_pages.py: {lines + 1}):" in text
     assert f"region 2 (test_pages.py: {lines + 3}):" in text
-    assert "logcumsumexp" in text
+    assert "sort" in text
     assert "predicted" in text
     titles = [each for each, _ in report.sections]
     assert len(titles) == len(set(titles))  # kernels of the same name are told apart

@@ -22,7 +22,7 @@ def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def chain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Kernels of weft's and calls into PyTorch, in turn."""
     for _ in range(4):
-        x = torch.logcumsumexp(torch.tanh(x @ w + b), -1) * 0.01
+        x = torch.sort(torch.tanh(x @ w + b), -1).values * 0.01
     return torch.softmax(x, -1)
 
 

@@ -75,7 +75,7 @@ def test_a_wrong_law_is_caught_before_anything_runs(monkeypatch, name):
 
 def of_training(x, mean, variance):
     """The numbers of elements are those of `x`, which what comes after the sum over rows does not read."""
-    return F.batch_norm(torch.logcumsumexp(x, 0), mean, variance, training=True)
+    return F.batch_norm(torch.sort(x, 0).values, mean, variance, training=True)
 
 
 def test_sizes_that_no_input_of_a_region_tells():
@@ -86,5 +86,5 @@ def test_sizes_that_no_input_of_a_region_tells():
         with torch.no_grad():
             torch.testing.assert_close(fast(x, *found), of_training(x, *wanted))
         torch.testing.assert_close(found, wanted)
-        assert weft.stats().fallbacks - before.fallbacks == 1  # logcumsumexp alone
+        assert weft.stats().fallbacks - before.fallbacks == 1  # sort alone
         assert weft.stats().kernels > before.kernels

@@ -36,7 +36,7 @@ def test_what_pytorch_runs_stands_alone_and_sizes_are_made_where_they_are_read()
         (
             size,
             Elementwise("a", (M,), F32, HALVE, use("x")),
-            Opaque("b", (M,), F32, "aten.logcumsumexp", "logcumsumexp_1", ("a",), "not in the table"),
+            Opaque("b", (M,), F32, "aten.sort", "sort_1", ("a",), "not in the table"),
             Elementwise("c", (M,), F32, HALVE, use("b")),
         ),
         ("c",),
@@ -62,7 +62,7 @@ def test_what_indices_and_sizes_decide_is_made_where_it_is_read_and_a_table_once
             Elementwise("mask", (M,), DType.bool, apply("lt", Arg(0), Lit(3)), (every,)),
             Cast("float", (M,), F32, every, True),
             Elementwise("sines", (M,), F32, apply("sin", Arg(0)), (Use("float", (M,)),)),
-            Opaque("b", (M,), F32, "aten.logcumsumexp", "logcumsumexp_1", ("x",), "not in the table"),
+            Opaque("b", (M,), F32, "aten.sort", "sort_1", ("x",), "not in the table"),
             Elementwise("c", (M,), F32, HALVE, (Use("b", (M,)), Use("twice", ()))),
             Elementwise(
                 "d",

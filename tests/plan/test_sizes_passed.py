@@ -16,15 +16,15 @@ from weft.tensor.program import Extent, Input, TensorProgram
 
 
 def mean_of_running_sums(x):
-    return torch.logcumsumexp(x.sum(0), 0) / x.shape[0]
+    return torch.sort(x.sum(0), 0).values / x.shape[0]
 
 
 def rows_of_nothing(x):
-    return torch.logcumsumexp(x, 0).sum() + torch.arange(x.shape[0]) * 2.0
+    return torch.sort(x, 0).values.sum() + torch.arange(x.shape[0]) * 2.0
 
 
 def of_a_slice(x):
-    return torch.logcumsumexp(x[2:].sum(0), 0) / x[2:].shape[0]
+    return torch.sort(x[2:].sum(0), 0).values / x[2:].shape[0]
 
 
 @pytest.mark.parametrize("function", [mean_of_running_sums, rows_of_nothing, of_a_slice])
@@ -41,7 +41,7 @@ def test_the_kernel_gets_the_size_that_there_is(function):
         with torch.no_grad():
             torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)
     (plan,) = plans
-    assert {f.operation for f in plan.fallbacks} == {"aten.logcumsumexp"}, plan.fallbacks
+    assert {f.operation for f in plan.fallbacks} == {"aten.sort"}, plan.fallbacks
     assert any(kernel.sizes for kernel in plan.kernels)
 
 
@@ -72,7 +72,7 @@ def rows_of_a_mask(x):
     # The mask is as long as x by a number alone: what shows that it is as long comes only later, through a call of PyTorch's.
     one, other = torch.arange(x.shape[0]), torch.arange(x.shape[0]) + 0
     kept = torch.where(other <= one[:, None], 1.0, 0.0).amax(-1) > 0.5
-    return torch.where(kept[:, None], torch.tanh(torch.logcumsumexp(x * 2, 0)), 0.0)
+    return torch.where(kept[:, None], torch.tanh(torch.sort(x * 2, 0).values), 0.0)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -88,4 +88,4 @@ def test_a_size_that_only_a_number_says_costs_no_call(dynamic):
         x = torch.randn(rows, 6)
         with torch.no_grad():
             torch.testing.assert_close(fast(x), rows_of_a_mask(x))
-    assert [[f.operation for f in plan.fallbacks] for plan in plans] == [["aten.logcumsumexp"]] * (1 if dynamic else 2)
+    assert [[f.operation for f in plan.fallbacks] for plan in plans] == [["aten.sort"]] * (1 if dynamic else 2)

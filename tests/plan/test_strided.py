@@ -98,7 +98,7 @@ def test_a_run_allocates_what_kernels_write_and_makes_nothing_else():
 def test_a_result_that_pytorch_reads_too_is_seen_by_both():
     def fn(x):
         y = (x * 2).unsqueeze(0)
-        return y, torch.logcumsumexp(y[0], 0)
+        return y, torch.sort(y[0], 0).values
 
     x = torch.randn(4, 5)
     y, total = weft.optimize(fn, x)(x)
@@ -108,7 +108,7 @@ def test_a_result_that_pytorch_reads_too_is_seen_by_both():
 
 def test_a_view_that_a_region_without_kernels_hands_on_is_made_for_pytorch():
     def fn(x):
-        return torch.logcumsumexp(x[2:, ::2], 0), x.T[1:] * 2, x[:, 1:]
+        return torch.sort(x[2:, ::2], 0).values, x.T[1:] * 2, x[:, 1:]
 
     x = torch.randn(7, 6)
     (plan,) = weft.optimize(fn, x).plans

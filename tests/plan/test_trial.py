@@ -210,7 +210,7 @@ def test_a_graph_with_calls_into_pytorch_is_tried(cache, monkeypatch):
     calls: list[str] = []
 
     def sums(x):
-        return (torch.exp(torch.logcumsumexp(x, 0)) + 1,)
+        return (torch.exp(torch.sort(x, 0).values) + 1,)
 
     made = tried(monkeypatch, weft_takes=0.02, eager_takes=0.0, calls=calls, fn=sums)
     assert made.plan.fallbacks

@@ -22,7 +22,8 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import NOTHING, Order, TensorProgram
+from weft.tensor.order import NOTHING, Order
+from weft.tensor.program import TensorProgram
 
 
 def edited(change: Callable[[Rank], Rank]) -> BlockProgram:

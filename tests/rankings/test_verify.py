@@ -18,7 +18,7 @@ from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.field import ExactValue, FieldDomain
-from weft.tensor.program import NOTHING
+from weft.tensor.order import NOTHING
 from weft.tensor.scalar import Arg, Lit
 from weft.tensor.scalar import apply as apply_
 from weft.verify import verify

@@ -1,4 +1,4 @@
-"""cumsum, cumprod, cummax and cummin in kernels, beside eager: dimensions, element types, lengths, what stands around them."""
+"""cumsum, cumprod, cummax, cummin and logcumsumexp beside eager: dimensions, element types, lengths, what stands around them."""
 
 from __future__ import annotations
 
@@ -184,3 +184,83 @@ def test_a_linear_recurrence_by_sums_and_products(length: int) -> None:
     wanted = torch.stack(steps, -1)
     torch.testing.assert_close(recurrence(a, b).double(), wanted, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(weft.optimize(recurrence, (a, b))(a, b).double(), wanted, rtol=1e-3, atol=1e-3)
+
+
+# Logarithms of sums of exponentials.
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_log_sums_along_any_dimension(dim: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(5, 20, 33, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    check(lambda x: torch.logcumsumexp(x, dim), x)
+
+
+def test_log_sums_of_doubles() -> None:
+    x = torch.randn(5, 700, dtype=torch.float64)
+    program = weft.optimize(lambda x: torch.logcumsumexp(x, 1), (x,))
+    assert not program.fallbacks
+    torch.testing.assert_close(program(x), x.logcumsumexp(1), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e4), (1e4, 0.0), (30.0, -1e4), (1e-3, 0.0)])
+@pytest.mark.parametrize("length", [1, 2, 127, 4099])
+def test_log_sums_of_any_magnitude(length: int, scale: float, shift: float) -> None:
+    x = torch.randn(3, length, generator=torch.Generator().manual_seed(length)) * scale + shift
+    check(lambda x: torch.logcumsumexp(x, -1), x)
+
+
+def test_log_sums_whose_greatest_grows_with_each_element() -> None:
+    """What came before is multiplied in each step, by factors next to 1: in fp32 their roundings would add up."""
+    x = torch.linspace(0, 1, 100_000)
+    check(lambda x: torch.logcumsumexp(x, 0), x)
+    check(lambda x: torch.logcumsumexp(x, 0), x.flip(0))
+
+
+def test_infinities_and_nan_in_log_sums() -> None:
+    inf, nan = torch.inf, torch.nan
+    x = torch.randn(7, 70)
+    x[0], x[1, :30] = -inf, -inf
+    x[2, 3], x[3, 5] = inf, nan
+    x[4, 2], x[4, 4], x[4, 7], x[4, 9] = -inf, inf, -inf, inf
+    x[5, 0], x[5, 30] = inf, nan
+    x[6, 0], x[6, 1] = nan, -inf
+    for dim in (0, 1):
+        found = check(lambda x, dim=dim: torch.logcumsumexp(x, dim), torch.randn(7, 70))(x)
+        torch.testing.assert_close(found, x.logcumsumexp(dim), equal_nan=True)
+
+
+def test_log_sums_with_what_is_done_before_and_after() -> None:
+    x, bias = torch.randn(40, 300), torch.randn(300)
+    check(lambda x, bias: torch.logcumsumexp(x * 2, 1) + bias, x, bias)
+    check(lambda x: torch.exp(x - torch.logcumsumexp(x, -1)), x)
+    check(lambda x: torch.logcumsumexp(x.masked_fill(x < 0, -torch.inf), -1).exp(), x)
+    check(lambda x: torch.logcumsumexp(x, 0).sum(0), x, kernels=2)
+    check(lambda x: torch.logcumsumexp(torch.log_softmax(x, -1), -1), x)
+
+
+def test_log_sums_of_other_lengths_need_no_other_kernel() -> None:
+    program = check(lambda x: torch.logcumsumexp(x, 1), torch.randn(6, 500))
+    for shape in ((6, 1), (2, 3), (1, 4097), (9, 2048)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), x.logcumsumexp(1), rtol=1e-6, atol=1e-6)
+    compiled = weft.compile(lambda x: torch.logcumsumexp(x, 0) * 2, dynamic=True)
+    for length in (5, 8, 1, 0, 300):
+        x = torch.randn(length, 4)
+        torch.testing.assert_close(compiled(x), x.logcumsumexp(0) * 2)
+
+
+def test_log_sums_without_dimensions_and_of_merged_ones() -> None:
+    check(lambda x: x.logcumsumexp(0) + 1, torch.tensor(3.0))
+    check(lambda x: x.flatten().logcumsumexp(0), torch.randn(12, 20))
+    check(lambda x: x[:, None].expand(7, 9).logcumsumexp(1), torch.randn(7))
+
+
+def test_gradients_of_log_sums() -> None:
+    x = torch.randn(5, 40, dtype=torch.float32, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    compiled = weft.compile(lambda x: (torch.logcumsumexp(x, 1) * 2).sum())
+    compiled(x).backward()
+    (torch.logcumsumexp(y, 1) * 2).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)

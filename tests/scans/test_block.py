@@ -10,21 +10,39 @@ import numpy as np
 import pytest
 
 from testkit.block.rankings import every
-from testkit.block.scans import F32, M, N, between, fused, row, scan, summed, twice
+from testkit.block.scans import (
+    F32,
+    LINEAR,
+    M,
+    N,
+    between,
+    fused,
+    log_sums_of_a_row,
+    of_states,
+    recurrence,
+    row,
+    scan,
+    summed,
+    twice,
+)
 from testkit.emit.comparing import scheduled
 from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockNode, Fill, Prefix
+from weft.block.program import BlockNode, Fill, Pointwise, Prefix
 from weft.block.walk import every as every_node
 from weft.block.walk import maps
+from weft.cascade import folds
 from weft.errors import InvalidProgramError, ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Input, Monoid, Reduction, Scan, TensorProgram, Use
+from weft.tensor.merge import of_exponentials
+from weft.tensor.program import Elementwise, Input, Monoid, Reduction, Scan, TensorProgram, Use
+from weft.tensor.scalar import Apply, Arg, Lit, Scalar, rewritten, substitute
+from weft.tensor.scalar import apply as apply_
 
 
 def test_elementwise_work_on_both_sides_is_fused_into_the_loop() -> None:
@@ -64,6 +82,80 @@ def test_blocks_of_any_size_give_what_the_whole_gives(monoid: Monoid, over: obje
             np.testing.assert_array_equal(found, wanted, err_msg=listing(applied))
 
 
+@pytest.mark.parametrize("over", [M, N], ids=str)
+def test_states_are_merged_in_their_order_in_blocks_of_any_size(over: Axis) -> None:
+    """Matrices of two steps do not commute: h = a h + b."""
+    rng, domain = random.Random(7), Fp64Domain()
+    program = lower(recurrence(over=over))
+    for m, n in ((1, 1), (3, 7), (5, 16), (0, 4), (4, 0)):
+        a, b = (np.random.default_rng(seed).integers(-2, 3, (m, n)).astype(np.float64) for seed in (1, 2))
+        h, wanted = 0.0, np.zeros((m, n))
+        steps = zip(a.T, b.T, strict=True) if over == N else zip(a, b, strict=True)
+        for place, (factor, term) in enumerate(steps):
+            h = factor * h + term
+            wanted[(slice(None), place) if over == N else place] = h
+        for _ in range(4):
+            applied = scheduled(program, rng)
+            (products, found), _ = interpret(applied, {"a": a, "b": b}, {"M": m, "N": n}, domain)
+            np.testing.assert_array_equal(found, wanted, err_msg=listing(applied))
+            np.testing.assert_array_equal(products, np.multiply.accumulate(a, axis=1 if over == N else 0))
+
+
+def test_all_results_of_a_scan_are_one_loop() -> None:
+    assert listing(fused(recurrence())).splitlines()[2:] == [
+        "  for n in range(N):",
+        "    t3 = load(A[m,n])",
+        "    t4 = load(B[m,n])",
+        "    t5,t6,t7,t8 = merged(t1,t2,t3,t4)",
+        "    store(t6,O2[m,n])",
+        "    store(t5,O1[m,n])",
+        "    t1, t2 = t7, t8",
+    ]
+
+
+def test_states_whose_factors_are_shares_go_in_segments_and_others_do_not() -> None:
+    applied = apply(fused(log_sums_of_a_row()), _alone(*SEGMENTS))
+    for length in (0, 1, 5, 12, 13, 30, 47):
+        x = np.random.default_rng(length).standard_normal(length) * 1e4
+        (found,), _ = interpret(applied, {"x": x}, {"N": length}, Fp64Domain())
+        np.testing.assert_allclose(found, np.logaddexp.accumulate(x) if length else x, rtol=1e-14)
+    nodes = of_states(LINEAR, (Use("a", (N,)), Use("b", (N,))), (Arg(0), Arg(1)), F32, N)
+    steps = TensorProgram((Input("a", (N,), F32), Input("b", (N,), F32)), nodes, ("y1",))
+    with pytest.raises(ScheduleError, match="may overflow"):
+        apply(fused(steps), _alone(*SEGMENTS))
+
+
+def test_the_merge_of_exponentials_is_the_one_that_a_cascade_derives() -> None:
+    """Inline the derived merge of a maximum and a sum of exponentials beside it, and compare it as it stands."""
+    both = (M, N)
+    less = apply_("sub", Arg(0), Arg(1))
+    nodes = (
+        Reduction("m", (M,), F32, Monoid.max, Use("x", both), (N,)),
+        Elementwise("e", both, F32, apply_("exp", less), (Use("x", both), Use("m", (M,)))),
+        Reduction("s", (M,), F32, Monoid.sum, Use("e", both), (N,)),
+    )
+    (fold,) = folds(TensorProgram((Input("x", both, F32),), nodes, ("m", "s"))).folds
+    derived, place = fold.state.merge, {c.name: i for i, c in enumerate(fold.state.components)}
+    # Its exponent is z, the maximum without -inf, of which m is the other name.
+    sides = [derived.inputs[place[name] + side * len(place)] for side in (0, 1) for name in ("z", "s")]
+    known: dict[str, Scalar] = {name: Arg(i) for i, name in enumerate(sides)}
+    for node in derived.nodes:
+        assert isinstance(node, Pointwise)
+        if set(node.args) <= set(known):
+            known[node.name] = substitute(node.expr, lambda i, args=node.args: known[args[i]])
+
+    def plain(expr: Scalar) -> Scalar:
+        """What a part whose exponent is the greatest is multiplied by, 1, is an exponential, too."""
+        match expr:
+            case Apply("where", (Apply("eq"), Lit(1.0), Apply("exp", (exponent,)))):
+                return Apply("decay", (exponent,))
+            case _:
+                return rewritten(expr, plain)
+
+    found = [known[derived.outputs[place[name]]] for name in ("z", "s")]
+    assert found == [plain(part) for part in of_exponentials(1).parts]
+
+
 def test_what_comes_before_a_row_is_carried_in_fp64_where_the_target_computes_in_it() -> None:
     def carried(dtype: DType, monoid: Monoid, *, doubles: bool = True) -> DType:
         loop = next(m for m in maps(lower(scan(monoid, dtype), doubles=doubles).graph) if m.state is not None)
@@ -89,8 +181,9 @@ def test_the_padding_of_what_is_scanned_holds_the_identity() -> None:
 @pytest.mark.parametrize(
     ("condition", "change"),
     [
-        ("what came before has the axes of a whole", lambda p: replace(p, acc=p.arg)),
-        ("combined elements have the axes of what they are made of", lambda p: replace(p, arg=p.acc)),
+        ("what came before has the axes of a whole", lambda p: replace(p, accs=p.args)),
+        ("combined elements have the axes of what they are made of", lambda p: replace(p, args=p.accs)),
+        ("states that are merged have the same components", lambda p: replace(p, merge=LINEAR)),
         ("elements are combined along an axis that they have", lambda p: replace(p, over=Axis("other", N.space))),
     ],
 )
@@ -133,8 +226,8 @@ def test_a_row_in_segments_begins_each_where_the_one_before_ends() -> None:
 
 
 def test_what_depends_on_what_came_before_is_in_one_piece() -> None:
-    once = Scan("y", (N,), F32, Monoid.sum, Use("x", (N,)), N)
-    again = Scan("z", (N,), F32, Monoid.sum, Use("y", (N,)), N)
+    once = Scan.of(Monoid.sum, "y", (N,), F32, Use("x", (N,)), N)
+    again = Scan.of(Monoid.sum, "z", (N,), F32, Use("y", (N,)), N)
     total = Reduction("t", (), F32, Monoid.sum, Use("y", (N,)), (N,))
     for last in (again, total):
         program = fused(TensorProgram((Input("x", (N,), F32),), (once, last), ("y", last.name)))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from testkit.block.rankings import rows
-from testkit.block.scans import M, N, between, fused, row, scan, twice
+from testkit.block.scans import M, N, between, fused, log_sums, log_sums_of_a_row, recurrence, row, scan, twice
 from testkit.emit import triton_scans
 from testkit.emit.comparing import laid_out, scheduled
 from testkit.emit.harness import compiled, dims_of, torch_type
@@ -120,12 +120,50 @@ def test_sums_are_as_exact_as_eagers(mean: float, length: int, tmp_path: Path) -
     assert (found - exact).abs().max() <= (x.cumsum(1) - exact).abs().max() * 1.01
 
 
+@pytest.mark.parametrize("dtype", [DType.float32, DType.float64], ids=str)
+def test_states_of_several_components_under_any_schedule(dtype: DType, tmp_path: Path) -> None:
+    """Steps of a recurrence, whose order counts, in whole numbers to the last bit; logarithms within a few roundings."""
+    rng, domain = random.Random(str(dtype)), Fp64Domain()
+    tensors = [made(dtype, over) for made in (recurrence, log_sums) for over in (M, N)]
+    programs = [scheduled(fused(t), rng) for t in tensors for _ in range(3)]
+    for kernel in compiled(programs, tmp_path, quickly=True):
+        sizes = {"M": rng.choice(LENGTHS[:8]), "N": rng.choice(LENGTHS)}
+        numbers = np.random.default_rng(rng.randrange(1 << 30))
+        given = {
+            name: laid_out(
+                torch.from_numpy(numbers.choice([-1, 1, 1, 0], (sizes["M"], sizes["N"]))).to(torch_type(dtype)), rng
+            )
+            for name, _ in kernel.program.inputs
+        }
+        wanted, _ = interpret(kernel.program, {n: t.double().numpy() for n, t in given.items()}, sizes, domain)
+        for found, exact in zip(kernel(given, sizes, threads=rng.choice((1, 2))), wanted, strict=True):
+            near = 2 * dtype.eps * max(1.0, np.abs(exact).max()) if len(given) == 1 else 0.0
+            np.testing.assert_allclose(found.double().numpy(), exact, rtol=0, atol=near, err_msg=str(sizes))
+
+
+def test_states_of_a_row_in_segments(tmp_path: Path) -> None:
+    made = [
+        apply(
+            fused(log_sums_of_a_row()),
+            Schedule((("n", levels((LevelPlace.split, parts), (LevelPlace.loop, 20))),)),
+        )
+        for parts in (1, 2, 7, 64)
+    ]
+    for kernel in compiled(made, tmp_path, quickly=True):
+        for length in (1, 20, 33, 300):
+            for scale, shift in ((1.0, 0.0), (1e4, 0.0), (1.0, 1e4)):
+                x = torch.randn(length, generator=torch.Generator().manual_seed(length)) * scale + shift
+                (found,) = kernel({"x": x}, {"N": length}, threads=2)
+                exact = torch.logcumsumexp(x.double(), 0)
+                assert (found - exact).abs().max() <= 2e-7 * exact.abs().max()
+
+
 def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
     command = ["-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
     done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 4 * (len(Monoid) - 1)
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 4 * len(Monoid)
     assert not {name: what for name, what in found.items() if what}
 
 
@@ -135,7 +173,16 @@ def test_triton_kernels_compile_for_gpus_that_are_not_here(
 ) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    for tensors in (scan(), scan(over=M), scan(Monoid.max, DType.bfloat16), between()):
+    every = (
+        scan(),
+        scan(over=M),
+        scan(Monoid.max, DType.bfloat16),
+        between(),
+        log_sums(),
+        log_sums(over=M),
+        recurrence(),
+    )
+    for tensors in every:
         program = triton_scans.placed(fused(tensors, doubles=False), random.Random(1))
         assert load(program, dims_of(program), tmp_path).compile_for(*TARGETS[target], {"M": 64, "N": 128})
 

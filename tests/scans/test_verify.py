@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 
 from testkit.block.rankings import every
-from testkit.block.scans import M, N, fused, row, scan
+from testkit.block.scans import M, N, fused, log_sums, log_sums_of_a_row, recurrence, row, scan
 from testkit.emit.comparing import scheduled
 from weft.block.program import BlockNode, BlockProgram, Graph, Map, Pointwise, Prefix
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid
-from weft.tensor.scalar import Arg, Lit
+from weft.tensor.merge import Monoid, StateMerge
+from weft.tensor.program import TensorProgram
+from weft.tensor.scalar import Arg, Lit, substitute
 from weft.tensor.scalar import apply as apply_
 from weft.verify import verify
 
@@ -28,7 +29,7 @@ def placed(monoid: Monoid = Monoid.sum, tile: int = 4) -> BlockProgram:
 
 
 def of_another_monoid(node: BlockNode) -> BlockNode:
-    return replace(node, monoid=Monoid.prod) if isinstance(node, Prefix) else node
+    return replace(node, merge=StateMerge.of(Monoid.prod)) if isinstance(node, Prefix) else node
 
 
 def loops(program: BlockProgram, change: Callable[[Map], Map]) -> BlockProgram:
@@ -70,7 +71,7 @@ def counted_twice(node: Map) -> Map:
 def one_more(node: Map) -> Map:
     """One is added to each element of a block but in what is carried."""
     (prefix,) = (n for n in node.body.nodes if isinstance(n, Prefix))
-    off = Pointwise("off", apply_("add", Arg(0), Lit(1.0)), (prefix.name,), prefix.dims, prefix.dtype)
+    off = Pointwise("off", apply_("add", Arg(0), Lit(1.0)), (prefix.name,), prefix.dims, prefix.dtypes[0])
     nodes = [m for n in node.body.nodes for m in ((n, off) if n is prefix else (n,))]
     read = [replace(n, value="off") if getattr(n, "value", None) == prefix.name else n for n in nodes]
     return replace(node, body=replace(node.body, nodes=tuple(read)))
@@ -161,3 +162,82 @@ def test_right_ones_agree_under_any_schedule(monoid: Monoid, dtype: DType) -> No
     for over in (M, N):
         tensors = scan(monoid, dtype, over)
         assert verify(tensors, scheduled(fused(tensors), rng)).agrees
+
+
+# States of several components.
+
+
+def placed_states(tensors: TensorProgram) -> BlockProgram:
+    levels = {"m": Level(LevelPlace.grid, 2), "n": Level(LevelPlace.loop, 4)}
+    return apply(fused(tensors), Schedule(tuple((n, LoopSchedule((each,))) for n, each in levels.items())))
+
+
+def merged_by(change: Callable[[StateMerge], StateMerge]) -> Callable[[BlockProgram], BlockProgram]:
+    """Change how the states of a block are merged."""
+
+    def changed(node: BlockNode) -> BlockNode:
+        return replace(node, merge=change(node.merge)) if isinstance(node, Prefix) else node
+
+    return lambda program: every(program, changed)
+
+
+def turned(merge: StateMerge) -> StateMerge:
+    """The right part is taken for the left one."""
+    size = merge.size
+    parts = tuple(substitute(part, lambda i: Arg((i + size) % (2 * size))) for part in merge.parts)
+    return replace(merge, parts=parts)
+
+
+def without_shares(merge: StateMerge) -> StateMerge:
+    """Sums are added whatever their exponents are."""
+    size = merge.size
+    sums = tuple(apply_("add", Arg(i), Arg(size + i)) for i in range(1, size))
+    return replace(merge, parts=(merge.parts[0], *sums))
+
+
+def of_the_left_alone(merge: StateMerge) -> StateMerge:
+    return replace(merge, parts=(*merge.parts[:-1], Arg(merge.size - 1)))
+
+
+def with_the_least_exponent(merge: StateMerge) -> StateMerge:
+    return replace(merge, parts=(apply_("minimum", Arg(0), Arg(merge.size)), *merge.parts[1:]))
+
+
+STATE_MISTAKES: dict[str, tuple[TensorProgram, Callable[[BlockProgram], BlockProgram]]] = {
+    "sides exchanged": (recurrence(), merged_by(turned)),
+    "the left part alone": (recurrence(), merged_by(of_the_left_alone)),
+    "another beginning of a recurrence": (recurrence(), lambda p: loops(p, begun_with_one)),
+    "another beginning": (log_sums(), lambda p: loops(p, begun_with_one)),
+    "without shares": (log_sums(), merged_by(without_shares)),
+    "the least exponent": (log_sums(), merged_by(with_the_least_exponent)),
+    "the left sum alone": (log_sums(), merged_by(of_the_left_alone)),
+}
+
+
+@pytest.mark.parametrize(("tensors", "mistake"), STATE_MISTAKES.values(), ids=STATE_MISTAKES)
+def test_a_planted_mistake_in_a_merge_is_refuted(
+    tensors: TensorProgram, mistake: Callable[[BlockProgram], BlockProgram]
+) -> None:
+    applied = placed_states(tensors)
+    assert verify(tensors, applied).agrees
+    assert not verify(tensors, mistake(applied)).agrees
+
+
+@pytest.mark.parametrize("over", [M, N], ids=str)
+@pytest.mark.parametrize("made", [log_sums, recurrence])
+def test_states_agree_under_any_schedule(made: Callable[..., TensorProgram], over: Axis) -> None:
+    rng, tensors = random.Random(3), made(over=over)
+    for _ in range(3):
+        assert verify(tensors, scheduled(fused(tensors), rng)).agrees
+
+
+@pytest.mark.parametrize("index", [None, 0, 1, 2])
+def test_states_in_segments_agree_and_a_mistake_in_any_pass_is_refuted(index: int | None) -> None:
+    parts = (Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4))
+    applied = apply(fused(log_sums_of_a_row()), Schedule((("n", LoopSchedule(parts)),)))
+    nodes = list(applied.graph.nodes)
+    if index is not None:
+        place = [i for i, n in enumerate(nodes) if isinstance(n, Map)][index]
+        nodes[place] = _wrong(nodes[place])
+    found = replace(applied, graph=replace(applied.graph, nodes=tuple(nodes)))
+    assert verify(log_sums_of_a_row(), found).agrees == (index is None)

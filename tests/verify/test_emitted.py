@@ -9,7 +9,8 @@ from testkit.verify import emitted
 from testkit.verify.emitted import ATTENTION, F32, NORM, SOFTMAX, first_place, one_case, right, sizes_of, verdict
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
-from weft.tensor.program import Elementwise, Order, Ranking, TensorProgram, Use
+from weft.tensor.order import Order
+from weft.tensor.program import Elementwise, Ranking, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.cases import Case, cases
 from weft.verify.eager import EagerDomain, MaskedDomain

@@ -84,8 +84,9 @@ def dense_mask(mask: Any) -> torch.Tensor:
     if not isinstance(mask, flex.BlockMask):
         raise ArgumentError(f"a {type(mask).__name__} is no BlockMask", todo="give what create_block_mask returns")
     known: Any = mask
-    rows, columns = known.seq_lengths
-    batch, heads = known.kv_num_blocks.shape[:2]
+    batch, heads, listed = known.kv_num_blocks.shape
+    # Some rows of blocks of a mask, as `mask[:, :, blocks]` gives them, have the lengths of the whole.
+    rows, columns = min(known.seq_lengths[0], listed * known.BLOCK_SIZE[0]), known.seq_lengths[1]
     said = flex.create_mask(known.mask_mod, batch, heads, rows, columns, device=known.kv_indices.device)
     full = torch.zeros_like(said)
     if known.full_kv_num_blocks is not None:

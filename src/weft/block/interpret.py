@@ -18,7 +18,7 @@ import numpy as np
 from weft.block.guard import Guard, is_number
 from weft.block.items import Items, ItemValue, MemoryValue
 from weft.block.iterations import AT_ONCE, Around, LoopSteps
-from weft.block.moves import joined, stacked, transposed
+from weft.block.moves import joined, transposed
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -46,7 +46,7 @@ from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFr
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
 from weft.tensor.axes import Axis
-from weft.tensor.domain import Domain, at, broadcast
+from weft.tensor.domain import Domain, at, both, broadcast, scanned
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
@@ -322,20 +322,28 @@ class _Interpreter(Generic[V]):
         first, second = self.domain.ranked(elements, numbers, node.count, node.order)
         return made(first, node.dtype), made(second, DType.int64)
 
-    def prefix(self, node: Prefix, values: _Values[V], around: Around) -> tuple[ItemValue[V], ItemValue[V]]:
-        """Return the two results of a prefix: its elements, and what they all come to."""
-        kept = tuple(a for a in node.dims if a != node.over)
-        arg, acc = self.all(values, (node.arg, node.acc))
-        runs = self.items.runs((arg, acc), around)
-        own = self.domain.prefixes(node.monoid, self.items.aligned(arg, (*kept, node.over), runs))
-        shape = (*around.counts(runs), *self.domain.shape(own)[len(runs) :])
-        own = self.domain.lift(broadcast(shape), own)
-        before = self.domain.lift(at((..., None)), self.items.aligned(acc, kept, runs))
-        before = self.domain.lift(broadcast(shape), before)
-        array = self.domain.reduce(node.monoid, self.domain.lift(stacked, before, own), [len(shape)])
-        made = ItemValue(array, (*kept, node.over), node.dtype, runs=runs)
-        total = ItemValue(self.domain.lift(at((..., -1)), array), kept, acc.dtype, runs=runs)
-        return ItemValue(self.items.aligned(made, node.dims, runs), node.dims, node.dtype, runs=runs), total
+    def prefix(self, node: Prefix, values: _Values[V], around: Around) -> tuple[ItemValue[V], ...]:
+        """Return the results of a prefix: of each component the elements, then of each what they all come to."""
+        every = (*node.rows, node.over)
+        args, accs = self.all(values, node.args), self.all(values, node.accs)
+        runs = self.items.runs((*args, *accs), around)
+        states = [self.items.aligned(arg, every, runs) for arg in args]
+        alike = np.broadcast_shapes(*map(self.domain.shape, states))
+        shape = (*around.counts(runs), *alike[len(runs) :])
+
+        def spread(v: V, to: tuple[int, ...] = shape) -> V:
+            return self.domain.lift(broadcast(to), v)
+
+        before = [spread(self.domain.lift(at((..., None)), self.items.aligned(acc, node.rows, runs))) for acc in accs]
+        merged = scanned(self.domain, node.merge, node.dtypes, [spread(v, alike) for v in states])
+        own = [spread(v) for v in merged]
+        found, totals = list[ItemValue[V]](), list[ItemValue[V]]()
+        arrays = both(self.domain, node.merge, node.dtypes, before, own)
+        for array, acc, dtype in zip(arrays, accs, node.dtypes, strict=True):
+            made = ItemValue(array, every, dtype, runs=runs)
+            found.append(ItemValue(self.items.aligned(made, node.dims, runs), node.dims, dtype, runs=runs))
+            totals.append(ItemValue(self.domain.lift(at((..., -1)), array), node.rows, acc.dtype, runs=runs))
+        return (*found, *totals)
 
     def item(self, values: _Values[V], name: str) -> ItemValue[V]:
         """Return the item called `name`; the checker has made sure that it is one."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from weft.block import program as block
 from weft.block.edges import Broadcast, Iterate
-from weft.block.program import Access, BlockNode, Index, Literal, Load
+from weft.block.program import Access, BlockNode, Index, Literal, Load, Pointwise, Prefix
 from weft.block.subscripts import Subscript
+from weft.tensor import optable
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Cast, Constant, Elementwise, Extent, Iota, Lookup, Monoid, Node, Scan, Use
-from weft.tensor.scalar import Arg, Convert, Scalar
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,50 @@ def looked_up(node: Lookup, name: str, memory: str, items: tuple[str, ...], dims
     return Load(name, memory, at, dims, node.dtype, items, node.location, node.masked)
 
 
-def carried(node: Scan) -> DType:
-    """Return the type in which what came before is carried: sums and products of floats as wide as eager's are on a CPU."""
-    wide = node.dtype.is_float and node.monoid in (Monoid.sum, Monoid.prod)
-    return DType.float64 if wide else node.dtype.accumulator
+def carried(node: Scan) -> tuple[DType, ...]:
+    """Return the types in which what came before is carried: where floats are added or multiplied, all as wide as eager has sums on
+    a CPU. So are the exponents of such sums, of which an exponential is a factor in each step.
+    """
+    if all(map(_chooses, node.merge.parts)):
+        return tuple(kind.accumulator for kind in node.kinds)
+    return tuple(DType.float64 if kind.is_float else kind.accumulator for kind in node.kinds)
+
+
+def _chooses(expr: Scalar) -> bool:
+    """Tell whether a result is one of the arguments, or a number that stands in `expr`."""
+    match expr:
+        case Arg() | Lit():
+            return True
+        case Convert():
+            return False
+        case Apply("where", (_, first, second)):
+            return _chooses(first) and _chooses(second)
+        case Apply(op, args):
+            return optable.row(op).rounding == "chooses" and all(map(_chooses, args))
+
+
+def prefixed(
+    node: Scan, read: tuple[str, ...], axis: Axis, rows: tuple[Axis, ...], unit: bool
+) -> tuple[tuple[Pointwise, ...], Prefix]:
+    """Return the operators that make the states of elements of a block, and the one that merges them.
+
+    Args:
+        node: the scan.
+        read: the items that it reads.
+        axis: what it runs along.
+        rows: the other axes that items have.
+        unit: items have one element along `axis`.
+    """
+    elements, states, dims = list[Pointwise](), list[str](), rows if unit else (*rows, axis)
+    for place, (expr, kind) in enumerate(zip(node.element, node.kinds, strict=True)):
+        states.append(read[expr.index] if isinstance(expr, Arg) else f"%e{place}")
+        if not isinstance(expr, Arg):
+            elements.append(Pointwise(states[-1], expr, read, dims, kind, node.location))
+    names, totals, accs = (tuple(f"%{what}{i}" for i in range(len(states))) for what in ("t", "all", "before"))
+    whole = (*rows, axis)
+    return tuple(elements), Prefix(
+        names, totals, tuple(states), accs, node.merge, axis, whole, node.kinds, node.location
+    )
 
 
 def source(node: Node, made: Mapping[Axis, Axis], name: str, is_unit: Callable[[Axis], bool]) -> BlockNode:

@@ -169,12 +169,10 @@ class _Printer:
                 size = self._extents[node.space]
                 text = size if node.axis is None else f"size({self._variables.get(node.axis, '?')})"
                 frame.values[node.name] = ShownItem((), text)
-            case Rank():
-                self._ranking(node, frame)
-                self._store(node.places, frame)
-            case Prefix():
-                self._prefix(node, frame)
-                self._store(node.total, frame)
+            case Rank() | Prefix():
+                _ = self._ranking(node, frame) if isinstance(node, Rank) else self._prefix(node, frame)
+                for name in results(node)[1:]:
+                    self._store(name, frame)
             case Buffer(name, axes, dims):
                 # An output's memory is called as the output is; other outputs that are the same list are copied at the end.
                 kept = frame.stores.get(name) or [ShownBuffer(axes)]
@@ -217,10 +215,11 @@ class _Printer:
 
     def _prefix(self, node: Prefix, frame: ShownGraph) -> None:
         """Prints `t2,t3 = sums(s1,t1)`: the elements of t1, each added to s1 and to all before it, and the last of these."""
-        texts = [self._use(frame.item(name), frame) for name in (node.acc, node.arg)]
-        made = ShownItem(node.dims), ShownItem(tuple(a for a in node.dims if a != node.over))
+        texts = [self._use(frame.item(name), frame) for name in (*node.accs, *node.args)]
+        made = [ShownItem(node.dims) for _ in node.names] + [ShownItem(node.rows) for _ in node.totals]
         names = ",".join(self._use(item, frame) for item in made)
-        self._line(frame, f"{names} = {node.monoid.name}s({','.join(texts)})")
+        what = "merged" if node.merge.monoid is None else f"{node.merge.monoid.name}s"
+        self._line(frame, f"{names} = {what}({','.join(texts)})")
         frame.values |= zip(results(node), made, strict=True)
 
     def _text(self, node: _Printed, frame: ShownGraph) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from weft.block.copies import merging
 from weft.block.edges import Iterate
 from weft.block.fold import Fold, in_order
-from weft.block.leaf import LoweredLeaf, access, carried, expression, indices, looked_up, source
+from weft.block.leaf import LoweredLeaf, access, carried, expression, indices, looked_up, prefixed, source
 from weft.block.loop_axes import LoopAxes, loop_axes
+from weft.block.prefixes import of_one, state_of
 from weft.block.program import (
     BlockNode,
     BlockProgram,
@@ -26,7 +27,6 @@ from weft.block.program import (
     Graph,
     Map,
     Pointwise,
-    Prefix,
     Rank,
     Stacked,
     State,
@@ -318,29 +318,33 @@ class _Lowering:
         )
 
     def _scan(self, node: Scan) -> None:
-        """Lowers a scan to maps over its other axes, in them one loop whose iterations see what came before."""
+        """Lowers all results of a scan to maps over its other axes, in them one loop whose iterations see what came before."""
+        if node.name in self.lists:
+            return
+        results = {n.result: n.name for n in self.program.nodes if isinstance(n, Scan) and n.whole == node.whole}
         free = [a for a in self.axes.order(node.axes) if a != node.over]
         made = {a: self._fresh(a) for a in (*free, node.over)}
         axis, unit = made[node.over], self.axes.is_unit(node.over)
         dims = self._dims(made, [a for a in node.axes if a != node.over])
-        wide = carried(node) if self.doubles else node.dtype
-        scan = Prefix("%t", "%all", "%0", "%before", node.monoid, axis, (*dims, axis), node.dtype, node.location)
-        state = State.of_prefix(scan, dims, wide, "%s")
-        nodes = scan.of_one(wide) if unit else (scan,)
-        source = dict(zip(node.arg.axes, self.lists[node.arg.value], strict=True))
+        wide = carried(node) if self.doubles else node.kinds
+        read = tuple(f"%{i}" for i in range(len(node.args)))
+        elements, scan = prefixed(node, read, axis, dims, unit)
+        state = state_of(scan, wide, "%s")
+        nodes = (*elements, *(of_one(scan, wide) if unit else (scan,)))
+        sources = [dict(zip(use.axes, self.lists[use.value], strict=True)) for use in node.args]
 
-        def build(rest: Sequence[Axis], result: str) -> Map:
+        def build(rest: Sequence[Axis], outer: Mapping[int, str]) -> Map:
             over = rest[0] if rest else node.over
-            feed = Feed("%0", "%0", access(source, over))
-            body = Graph((), (build(rest[1:], "%t"),) if rest else nodes, ())
+            feeds = tuple(Feed(n, n, access(source, over)) for n, source in zip(read, sources, strict=True))
+            inner = {result: scan.names[result] for result in outer}
+            body = Graph((), (build(rest[1:], inner),) if rest else nodes, ())
             name, own = made[over].name, None if rest else state
-            return sealed(
-                Map(name, made[over], (feed,), body, (Stacked(result, "%t"),), own, unit=self.axes.is_unit(over))
-            )
+            stacked = tuple(Stacked(outer[result], inner[result]) for result in outer)
+            return sealed(Map(name, made[over], feeds, body, stacked, own, unit=self.axes.is_unit(over)))
 
-        self.nodes.append(rename_node(build(free, node.name), {"%0": node.arg.value}))
+        self.nodes.append(rename_node(build(free, results), dict(zip(read, uses(node), strict=True))))
         # The loop is innermost, wherever its axis stands among those of the list.
-        self.lists[node.name] = tuple(made[a] for a in node.axes)
+        self.lists |= {name: tuple(made[a] for a in node.axes) for name in results.values()}
 
     def fold(self, fold: Fold) -> None:
         """Appends the nest of `fold`: maps over its free axes, in them its loop and what follows that."""

@@ -117,17 +117,21 @@ def check_place(
 
 
 def prefix_types(node: Prefix, types: Types, scope: Scope) -> dict[str, BlockType]:
-    """Check that what is combined has the result's axes, and what came before all but one of them, and type both results."""
-    arg, acc = types[node.arg], types[node.acc]
+    """Check that what is merged has the results' axes, and what came before all but one of them, and type the results."""
     for name in operands(node):
         if types[name].buffered:
             fail(node.name, "functional operators read items, not lists", f"{name}: {types[name]}")
     demand(node.over in node.dims, node.name, "elements are combined along an axis that they have", node.over)
-    demand(set(arg.dims) == set(node.dims), node.name, "combined elements have the axes of what they are made of", arg)
-    demand(set(acc.dims) == set(node.dims) - {node.over}, node.name, "what came before has the axes of a whole", acc)
-    _demand_padding(node.name, arg, node.over, node.monoid.identity, scope)
-    whole = tuple(a for a in node.dims if a != node.over)
-    return {node.name: BlockType((), node.dims, node.dtype), node.total: BlockType((), whole, acc.dtype)}
+    sizes = {len(each) for each in (node.names, node.totals, node.args, node.accs, node.merge.parts, node.dtypes)}
+    demand(len(sizes) == 1, node.name, "states that are merged have the same components", sizes)
+    args, accs = [types[name] for name in node.args], [types[name] for name in node.accs]
+    for arg, acc, begin in zip(args, accs, node.merge.begin, strict=True):
+        alike = set(arg.dims) == set(node.dims)
+        demand(alike, node.name, "combined elements have the axes of what they are made of", arg)
+        demand(set(acc.dims) == set(node.rows), node.name, "what came before has the axes of a whole", acc)
+        _demand_padding(node.name, arg, node.over, begin, scope)
+    made = {name: BlockType((), node.dims, dtype) for name, dtype in zip(node.names, node.dtypes, strict=True)}
+    return made | {name: BlockType((), node.rows, acc.dtype) for name, acc in zip(node.totals, accs, strict=True)}
 
 
 def rank_types(node: Rank, types: Types, scope: Scope) -> dict[str, BlockType]:

@@ -21,7 +21,9 @@ from weft.block.subscripts import Subscript
 from weft.errors import Location
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Number, Scalar
 
 Access: TypeAlias = Iterate | Broadcast | Grouped
@@ -73,37 +75,42 @@ class Collapse:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The elements of `arg` along `over`, each combined by `monoid` with `acc` and all that come before it; and what all come to.
+    """The states of elements along `over`, each merged with what came before the block and with all before it; and the whole.
+
+    Of each component:
 
     Attributes:
-        name: an item of `dims`, `over` among them, of `dtype`: computed in the type of `acc`, and rounded once.
-        total: the whole of `arg` combined with `acc`: an item like it, without `over`.
-        acc: what came before the block.
+        names: an item of `dims`, `over` among them, of one of `dtypes`: computed in the type of `accs`, and rounded once.
+        totals: what came before merged with the whole block: an item like `accs`.
+        args: the states of single elements.
+        accs: what came before the block: an item of `dims` without `over`.
+        merge: of two states.
     """
 
-    name: str = field(metadata=MAKES)
-    total: str = field(metadata=MAKES)
-    arg: str = field(metadata=READS)
-    acc: str = field(metadata=READS)
-    monoid: Monoid
+    names: tuple[str, ...] = field(metadata=MAKES)
+    totals: tuple[str, ...] = field(metadata=MAKES)
+    args: tuple[str, ...] = field(metadata=READS)
+    accs: tuple[str, ...] = field(metadata=READS)
+    merge: StateMerge
     over: Axis = field(metadata=AXES)
     dims: tuple[Axis, ...] = field(metadata=AXES)
-    dtype: DType
+    dtypes: tuple[DType, ...]
     location: Location | None = None
 
     @property
-    def is_float_product(self) -> bool:
-        """Tell whether floats are multiplied, whose order decides whether they are finite."""
-        return self.monoid is Monoid.prod and self.dtype.is_float
+    def name(self) -> str:
+        """Return what messages call it: its first result."""
+        return self.names[0]
 
-    def of_one(self, carried: DType) -> tuple[Pointwise, Pointwise]:
-        """Return what does the same where an iteration has one element, and what came before is of type `carried`."""
-        dims = tuple(a for a in self.dims if a != self.over)
-        both = Apply(self.monoid.value, (Arg(0), Arg(1)))
-        return (
-            Pointwise(self.total, both, (self.acc, self.arg), dims, carried, self.location),
-            Pointwise(self.name, Arg(0), (self.total,), dims, self.dtype, self.location),
-        )
+    @property
+    def rows(self) -> tuple[Axis, ...]:
+        """The axes of what came before."""
+        return tuple(a for a in self.dims if a != self.over)
+
+    @property
+    def in_order(self) -> bool:
+        """Tell whether the order in which parts are merged decides whether results are finite: floats are multiplied."""
+        return self.merge.multiplies and any(dtype.is_float for dtype in self.dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +325,6 @@ class State:
 
         component = Component(name, dims, dtype, monoid.identity)
         return State((component,), (feed,), both(name, part), both(left, right), Graph((name,), (), (name,)))
-
-    @staticmethod
-    def of_prefix(made: Prefix, dims: tuple[Axis, ...], dtype: DType, name: str) -> State:
-        """Make the state of `made`, an operator of the body: all that came before, which the body sees as its `acc`."""
-        plain = State.of_monoid(made.monoid, made.total, dims, dtype, name)
-        part = plain.update.inputs[1]
-        return replace(plain, update=Graph(plain.update.inputs, (), (part,)), shown=((name, made.acc),))
 
     @staticmethod
     def of_ranking(first: Rank, index: Index) -> State:

@@ -47,7 +47,7 @@ def results(node: BlockNode) -> tuple[str, ...]:
     """Return the names of the values that `node` defines in its graph."""
     if isinstance(node, Map):
         return tuple([o.outer for o in node.outputs])
-    return tuple([getattr(node, each) for each in _MADE[node.__class__]])
+    return _names(node, _MADE)
 
 
 def operands(node: BlockNode) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def scans_apart(graph: Graph, *, inside: bool = False) -> Iterator[Map]:
             yield from scans_apart(node.body, inside=True)
         if node.state is None or not node.state.shown:
             continue
-        if not any(isinstance(each, Prefix) and each.is_float_product for each in node.body.nodes):
+        if not any(isinstance(each, Prefix) and each.in_order for each in node.body.nodes):
             yield node
 
 

@@ -8,7 +8,8 @@ from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Arg, Lit, apply
 
 MOST = 64

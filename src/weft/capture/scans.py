@@ -8,6 +8,7 @@ from weft.capture.arguments import Arguments, Handler
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref
 from weft.tensor.dtypes import DType
+from weft.tensor.merge import of_exponentials
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Arg, Lit, Scalar, apply
 
@@ -56,9 +57,24 @@ def _places(b: Builder, a: Arguments, extrema: Ref) -> Ref:
     return b.scan(Monoid.max, numbers, dim, DType.int64, a.location)
 
 
+def _logcumsumexp(b: Builder, a: Arguments) -> Ref:
+    """Gives the logarithms of sums of exponentials: the greatest element up to each, and the sum beside it.
+
+    The sum has a term of 1 where the greatest is finite; where that is -inf, the result is, whatever the sum is.
+    """
+    ref = a.ref("self")
+    dim = a.integer("dim") % max(len(ref.dims), 1)
+    if not ref.dims or ref.dims[dim] is None:  # each element comes first
+        return b.elementwise(Arg(0), (ref,), ref.dtype, a.location)
+    kind = ref.dtype.accumulator
+    states = b.scan_states(of_exponentials(1), (Arg(0), Lit(1.0)), ref, dim, (kind, kind), a.location)
+    return b.elementwise(apply("add", Arg(0), apply("log", Arg(1))), states, a.dtype, a.location)
+
+
 SCANS: dict[str, Handler] = {
     "aten.cummax": _extremum(Monoid.max),
     "aten.cummin": _extremum(Monoid.min),
     "aten.cumprod": _scan(Monoid.prod),
     "aten.cumsum": _scan(Monoid.sum),
+    "aten.logcumsumexp": _logcumsumexp,
 }

@@ -43,7 +43,7 @@ from weft.schedule import KernelNodes, added_apart, multiplied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import exactly_equal
+from weft.tensor.scalar import exactly_equal, operations
 
 # Bytes that memory moves at least, and that a thread loads at once.
 _SECTOR_BYTES = 32
@@ -210,13 +210,12 @@ class _Walk:
                     values[name] = replace(item, name=name, raw=False, load=None)
             case Prefix():
                 # As many steps as the block's length has digits, each over all of it; and its whole.
-                item = values[node.arg]
-                count = self.lanes_of(node.dims, lanes)
-                region.vectors.append((count, max(1.0, log2(lanes[node.over]))))
-                whole = tuple(a for a in node.dims if a != node.over)
-                region.reductions.append(_reduction(whole, node.over, item, lanes))
-                made = self.like(_Value(node.name, node.dims, node.dtype), [item], lanes)
-                values |= {node.name: made, node.total: _Value(node.total, whole, node.dtype)}
+                count, steps = self.lanes_of(node.dims, lanes), max(1.0, log2(lanes[node.over]))
+                region.vectors.append((count, steps * sum(map(operations, node.merge.parts))))
+                for name, total, arg, dtype in zip(node.names, node.totals, node.args, node.dtypes, strict=True):
+                    region.reductions.append(_reduction(node.rows, node.over, values[arg], lanes))
+                    values[name] = self.like(_Value(name, node.dims, dtype), [values[arg]], lanes)
+                    values[total] = _Value(total, node.rows, dtype)
             case Rank():
                 # The first that is left, as often as there are ranks: keys are of 64 bits, compared and selected in halves.
                 count = self.lanes_of(values[node.arg].dims, lanes)

@@ -78,9 +78,12 @@ class _Operands:
                 if node.name in self.schedule.panels:
                     second = self.staged(f"{second}_panel", second, (over, *rest[right]), Layout.panel)
                 return node if (first, second) == (left, right) else replace(node, left=first, right=second)
-            case Collapse(_, monoid, arg, over) | Prefix(arg=arg, monoid=monoid, over=over):
+            case Collapse(_, monoid, arg, over):
                 new = self.padded(arg, over, monoid.identity)
                 return node if new == arg else replace(node, arg=new)
+            case Prefix(args=args, merge=merge, over=over):
+                states = tuple(self.padded(a, over, begin) for a, begin in zip(args, merge.begin, strict=True))
+                return node if states == args else replace(node, args=states)
             case Rank(over=over, rank=rank, numbers=numbers):
                 new = self.padded(numbers, None if over == rank else over, float("inf"))
                 return node if new == numbers else replace(node, numbers=new)
@@ -137,13 +140,13 @@ def _transposed(node: Map, inputs: Types, schedule: Schedule) -> Map:
     return replace(made, body=body, inputs=node.inputs, state=state)
 
 
-def whole_of(node: Prefix, dtype: DType, wide: str, name: str) -> tuple[BlockNode, ...]:
-    """Return operators that make, as `name`, what the elements that `node` combines come to by themselves: in `dtype`, in which
-    they are called `wide`.
+def whole_of(node: Prefix, monoid: Monoid, dtype: DType, wide: str, name: str) -> tuple[BlockNode, ...]:
+    """Return operators that make, as `name`, what the elements that `node` combines by `monoid` come to by themselves: in `dtype`,
+    in which they are called `wide`.
     """
     return (
-        Pointwise(wide, Arg(0), (node.arg,), node.dims, dtype, node.location),
-        Collapse(name, node.monoid, wide, node.over, node.location),
+        Pointwise(wide, Arg(0), node.args, node.dims, dtype, node.location),
+        Collapse(name, monoid, wide, node.over, node.location),
     )
 
 

@@ -25,6 +25,7 @@ from weft.block.walk import maps, operands, pruned, results
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import added, copy_of, whole_of
 from weft.tensor.axes import Axis, Space
+from weft.tensor.merge import Monoid
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,12 @@ def _demand_apart(loop: Map, state: State) -> None:
     late = {inner for _, inner in state.shown}
     whole = set[str]()
     for node in loop.body.nodes:
-        read = set(operands(node)) - ({node.acc} if isinstance(node, Prefix) else set[str]())
+        read = set(operands(node)) - set(node.accs if isinstance(node, Prefix) else ())
         if isinstance(node, Prefix) and late.isdisjoint(read):
-            whole.add(node.total)
+            whole.update(node.totals)
         if not late.isdisjoint(operands(node)):
             late.update(results(node))
-    if any(isinstance(node, Prefix) and node.is_float_product for node in loop.body.nodes):
+    if any(isinstance(node, Prefix) and node.in_order for node in loop.body.nodes):
         raise ScheduleError(
             f"loop {loop.name!r} cannot be split: products of its segments may overflow where its own do not"
         )
@@ -89,17 +90,23 @@ def _demand_apart(loop: Map, state: State) -> None:
 
 
 def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: _Names) -> Map:
-    """Make the map over segments that stores what each comes to, from a state that has seen nothing."""
+    """Make the map over segments that stores what each comes to, from a state that has seen nothing.
+
+    Numbers that a monoid combines are reduced, in any order; other states are merged as in the scan.
+    """
     make = fresh(values_of(loop.body))
-    nodes, feeds, made = list[BlockNode](), dict[str, str](), dict[str, Prefix]()
+    nodes, feeds, made = list[BlockNode](), dict[str, str](), dict[str, Monoid]()
+    reduced = set[str]()
     for node in loop.body.nodes:
-        if not isinstance(node, Prefix):
+        if not isinstance(node, Prefix) or node.merge.monoid is None:
             nodes.append(node)
             continue
-        carried = next(c for c in state.components if c.name == _shown(state, node.acc))
-        wide, feeds[node.total] = make(f"{node.arg}_wide"), make(f"{node.total}_part")
-        made[node.total] = node
-        nodes += whole_of(node, carried.dtype, wide, feeds[node.total])
+        (acc,), (arg,), (total,) = node.accs, node.args, node.totals
+        carried = next(c for c in state.components if c.name == _shown(state, acc))
+        reduced.add(carried.name)
+        wide, feeds[total] = make(f"{arg}_wide"), make(f"{total}_part")
+        made[total] = node.merge.monoid
+        nodes += whole_of(node, node.merge.monoid, carried.dtype, wide, feeds[total])
     own = fresh(values_of(state.update))
     combined, outputs = list(state.update.nodes), list(state.update.outputs)
     for place, (component, given) in enumerate(zip(state.components, state.update.outputs, strict=True)):
@@ -107,7 +114,7 @@ def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: 
         fed = state.feeds[position - len(state.components)] if position >= len(state.components) else ""
         if fed in made:
             outputs[place] = own(f"{component.name}_next")
-            combined.append(added(outputs[place], made[fed].monoid, (component.name, given), component))
+            combined.append(added(outputs[place], made[fed], (component.name, given), component))
     update = Graph(state.update.inputs, tuple(combined), tuple(outputs))
     own_names = tuple(parts)
     raw = replace(
@@ -115,7 +122,7 @@ def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: 
         feeds=tuple(feeds.get(f, f) for f in state.feeds),
         update=update,
         finish=Graph(own_names, (), own_names),
-        shown=(),
+        shown=tuple(each for each in state.shown if each[0] not in reduced),
     )
     outs = tuple(Final(n, n) for n in own_names)
     alone = replace(loop, body=replace(loop.body, nodes=tuple(nodes)), state=raw, outputs=outs)

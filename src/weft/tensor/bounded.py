@@ -20,6 +20,7 @@ from weft.tensor.domain import (
     Array,
     Structural,
     by_doubling,
+    by_pairs,
     contract_arrays,
     first_of,
     identity,
@@ -29,7 +30,9 @@ from weft.tensor.domain import (
 )
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
-from weft.tensor.program import Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _DIGITS = {DType.float64: 52, DType.float32: 23}
@@ -224,6 +227,10 @@ class BoundedDomain:
     def prefixes(self, monoid: Monoid, v: Array) -> Array:
         """Combines pairs."""
         return by_doubling(self, monoid, v)
+
+    def merges(self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[Array]) -> tuple[Array, ...]:
+        """Merges pairs."""
+        return by_pairs(self, merge, kinds, states)
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

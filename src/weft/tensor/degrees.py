@@ -17,12 +17,14 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.tensor import optable
-from weft.tensor.domain import Array, Structural, at, by_doubling, contract_arrays, nearest, wrapped
+from weft.tensor.domain import Array, Structural, at, by_doubling, by_pairs, contract_arrays, nearest, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.field import ExactValue
 from weft.tensor.formula import ONE, Formula, Met, Polynomial, made, repeated, summed, variable
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.program import Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _NUMBERS = Fp64Domain()
@@ -361,6 +363,12 @@ class DegreeDomain:
     def prefixes(self, monoid: Monoid, v: DegreeValue) -> DegreeValue:
         """Combines pairs."""
         return by_doubling(self, monoid, v)
+
+    def merges(
+        self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[DegreeValue]
+    ) -> tuple[DegreeValue, ...]:
+        """Merges pairs."""
+        return by_pairs(self, merge, kinds, states)
 
     def ranked(self, v: DegreeValue, numbers: DegreeValue, count: int, order: Order) -> tuple[DegreeValue, DegreeValue]:
         """Bounds the values by any of those that there are; their places are data."""

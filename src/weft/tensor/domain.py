@@ -10,7 +10,9 @@ import numpy as np
 
 from weft.tensor.arrays import Array, is_numpys
 from weft.tensor.dtypes import DType
-from weft.tensor.program import NOTHING, Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import NOTHING, Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Lit, Scalar
 
 V = TypeVar("V")
@@ -77,6 +79,12 @@ class Domain(Protocol[V]):
 
     def prefixes(self, monoid: Monoid, v: V) -> V:
         """Combines each element of `v` with all that come before it along the last dimension. Sums of bools count."""
+        ...
+
+    def merges(self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[V]) -> tuple[V, ...]:
+        """Merges the state of each element along the last dimension with all that come before it: as `scanned`, for states of more
+        than a number.
+        """
         ...
 
     def ranked(self, v: V, numbers: V, count: int, order: Order) -> tuple[V, V]:
@@ -192,6 +200,46 @@ def by_doubling(domain: Domain[V], monoid: Monoid, v: V) -> V:
         v = domain.lift(after, domain.lift(at((..., slice(0, apart))), v), combined)
         apart *= 2
     return v
+
+
+def scanned(domain: Domain[V], merge: StateMerge, kinds: Sequence[DType], states: Sequence[V]) -> tuple[V, ...]:
+    """Merges the state of each element along the last dimension with all that come before it.
+
+    Args:
+        domain: what computes.
+        merge: of two states.
+        kinds: the type of each component.
+        states: the components, of one shape.
+    """
+    monoid = merge.monoid
+    return domain.merges(merge, kinds, states) if monoid is None else (domain.prefixes(monoid, states[0]),)
+
+
+def by_pairs(domain: Domain[V], merge: StateMerge, kinds: Sequence[DType], states: Sequence[V]) -> tuple[V, ...]:
+    """Computes `Domain.merges` by merging states that are one apart, two, four, and so on."""
+
+    def after(first: Array, rest: Array) -> Array:
+        return np.concatenate((first, rest), axis=-1)
+
+    found, apart = tuple(states), 1
+    while apart < domain.shape(states[0])[-1]:
+        left, right = (
+            [domain.lift(at((..., each)), v) for v in found] for each in (slice(0, -apart), slice(apart, None))
+        )
+        whole = both(domain, merge, kinds, left, right)
+        found = tuple(
+            domain.lift(after, domain.lift(at((..., slice(0, apart))), v), w) for v, w in zip(found, whole, strict=True)
+        )
+        apart *= 2
+    return found
+
+
+def both(
+    domain: Domain[V], merge: StateMerge, kinds: Sequence[DType], left: Sequence[V], right: Sequence[V]
+) -> tuple[V, ...]:
+    """Merges states with those of what comes right after, point by point."""
+    parts = zip(merge.parts, kinds, strict=True)
+    return tuple(domain.elementwise(part, [*left, *right], kind) for part, kind in parts)
 
 
 def identity(monoid: Monoid, kind: str) -> float | int | bool:

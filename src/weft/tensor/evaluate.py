@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import InvalidProgramError, ShapeError, UnsupportedError
 from weft.tensor.axes import Affine, Axis, Space, present
-from weft.tensor.domain import Array, Domain, at, broadcast, looked_up
+from weft.tensor.domain import Array, Domain, at, broadcast, looked_up, scanned
 from weft.tensor.dtypes import DType
 from weft.tensor.program import (
     Cast,
@@ -29,6 +29,7 @@ from weft.tensor.program import (
     TensorProgram,
     Use,
 )
+from weft.tensor.scalar import Arg
 
 V = TypeVar("V")
 
@@ -66,15 +67,19 @@ def evaluate(
         values[node.name] = _received(node, inputs[node.name], domain)
         _bind(node, domain.shape(values[node.name]), known)
     program.follow(known)
-    rankings: dict[Ranking, tuple[V, V]] = {}
+    made: dict[Node, tuple[V, ...]] = {}  # what gives several results, once
     for node in program.nodes:
         if watch is not None:
             watch(node)
         if isinstance(node, Ranking):
             both = node.both
-            if both not in rankings:
-                rankings[both] = _ranking(node, values, known, domain)
-            values[node.name] = rankings[both][int(node.places)]
+            if both not in made:
+                made[both] = _ranking(node, values, known, domain)
+            values[node.name] = made[both][int(node.places)]
+        elif isinstance(node, Scan):
+            if node.whole not in made:
+                made[node.whole] = _scan(node, values, known, domain)
+            values[node.name] = made[node.whole][node.result]
         elif isinstance(node, Opaque):
             values[node.name] = _opaque(node, values, opaque)
             _bind(node, domain.shape(values[node.name]), known)
@@ -181,6 +186,18 @@ def _ranking(node: Ranking, values: Mapping[str, V], sizes: Mapping[str, int], d
     return first, second
 
 
+def _scan(node: Scan, values: Mapping[str, V], sizes: Mapping[str, int], domain: Domain[V]) -> tuple[V, ...]:
+    """Computes all results of a scan."""
+    every = (*(a for a in node.axes if a != node.over), node.over)
+    shape = tuple(_size(a.space, sizes, node.name) for a in every)
+    args = [_spread(domain, aligned(domain, values[u.value], u.axes, every), shape) for u in node.args]
+    states = [
+        args[expr.index] if isinstance(expr, Arg) else _spread(domain, domain.elementwise(expr, args, kind), shape)
+        for expr, kind in zip(node.element, node.kinds, strict=True)
+    ]
+    return tuple(aligned(domain, found, every, node.axes) for found in scanned(domain, node.merge, node.kinds, states))
+
+
 def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: Domain[V]) -> V:
     def shape() -> tuple[int, ...]:
         return tuple(_size(a.space, sizes, node.name) for a in node.axes)
@@ -189,7 +206,7 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
         return aligned(domain, values[use.value], use.axes, axes)
 
     match node:
-        case Input() | Opaque() | Ranking():
+        case Input() | Opaque() | Ranking() | Scan():
             raise InvalidProgramError(f"{node.name} has no value", node=node.name)
         case Constant() | Extent() | Iota():
             return _source(node, sizes, domain)
@@ -207,9 +224,6 @@ def _run(node: Node, values: Mapping[str, V], sizes: Mapping[str, int], domain: 
             every = (*node.axes, *node.over)
             dims = range(len(node.axes), len(every))
             result = domain.reduce(node.monoid, argument(node.arg, every), dims)
-        case Scan():
-            every = (*(a for a in node.axes if a != node.over), node.over)
-            result = aligned(domain, domain.prefixes(node.monoid, argument(node.arg, every)), every, node.axes)
         case Reindex():
             result = _reindex(node, values[node.source], sizes, domain)
         case Lookup():

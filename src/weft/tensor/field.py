@@ -42,6 +42,7 @@ from weft.tensor.domain import (
     at,
     broadcast,
     by_doubling,
+    by_pairs,
     contract_arrays,
     diagonal,
     identity,
@@ -59,7 +60,9 @@ from weft.tensor.field_arithmetic import (
     structural,
 )
 from weft.tensor.fp64 import Fp64Domain, rounded
-from weft.tensor.program import NOTHING, Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import NOTHING, Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 __all__ = ["ExactValue", "FieldDomain", "FieldElements", "FieldValue"]
@@ -358,6 +361,12 @@ class FieldDomain:
     def prefixes(self, monoid: Monoid, v: FieldElements) -> FieldElements:
         """Combines pairs."""
         return by_doubling(self, monoid, v)
+
+    def merges(
+        self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[FieldElements]
+    ) -> tuple[FieldElements, ...]:
+        """Merges pairs."""
+        return by_pairs(self, merge, kinds, states)
 
     def ranked(
         self, v: FieldElements, numbers: FieldElements, count: int, order: Order

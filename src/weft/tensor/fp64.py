@@ -14,6 +14,7 @@ from weft.tensor.domain import (
     Array,
     Structural,
     by_doubling,
+    by_pairs,
     contract_arrays,
     first_of,
     identity,
@@ -22,7 +23,9 @@ from weft.tensor.domain import (
     wrapped,
 )
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 _REDUCE = {
@@ -158,6 +161,10 @@ class Fp64Domain:
         wide = v.astype(np.longdouble) if monoid is Monoid.sum and v.dtype.kind == "f" else v
         with np.errstate(all="ignore"):
             return self._placed(as_array(_REDUCE[monoid].accumulate(wide, axis=-1)).astype(v.dtype))
+
+    def merges(self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[Array]) -> tuple[Array, ...]:
+        """Merges pairs."""
+        return by_pairs(self, merge, kinds, states)
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""

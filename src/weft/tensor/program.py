@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias, assert_never
@@ -18,21 +17,9 @@ from weft.errors import Location
 from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.derived import Derived, by_space
 from weft.tensor.dtypes import DType
-from weft.tensor.scalar import ExactNumbers, Number, Scalar, show
-
-
-class Monoid(Enum):
-    """What a reduction combines with: a commutative monoid. `value` is also the name of its operation's table row."""
-
-    sum = "add"
-    prod = "mul"
-    max = "maximum"
-    min = "minimum"
-
-    @property
-    def identity(self) -> float:
-        """The neutral element, in floating point."""
-        return {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}[self.name]
+from weft.tensor.merge import Monoid, StateMerge
+from weft.tensor.order import Order
+from weft.tensor.scalar import Arg, ExactNumbers, Number, Scalar, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,41 +110,38 @@ class Reduction(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Scan(_Value):
-    """`out[axes]` = the elements of `arg` along `over`, each combined by `monoid` with all that come before it.
+    """`out[axes]` = component `result` of the states of the elements along `over`, each merged with all that come before it.
 
     Attributes:
-        axes: those of `arg`, `over` among them.
+        axes: those of `args`, `over` among them.
+        merge: of two states.
+        args: what the elements are.
+        element: the state of one element alone, a component each; `Arg(i)` is what `args[i]` has there.
+        kinds: the type of each component, of which this is number `result`.
     """
 
-    monoid: Monoid
-    arg: Use
+    merge: StateMerge
+    args: tuple[Use, ...]
+    element: tuple[Scalar, ...]
+    kinds: tuple[DType, ...]
+    result: int
     over: Axis
     location: Location | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """In what order a ranking has elements: by value, and equal ones (0 and -0 among them) by their number.
-
-    Attributes:
-        largest: the greatest first, else the least.
-        nan_first: NaN before all numbers, else after them.
-    """
-
-    largest: bool
-    nan_first: bool
+    @staticmethod
+    def of(monoid: Monoid, name: str, axes: tuple[Axis, ...], dtype: DType, arg: Use, over: Axis) -> Scan:
+        """Make the scan of numbers, `arg`, that `monoid` combines."""
+        return Scan(name, axes, dtype, StateMerge.of(monoid), (arg,), (Arg(0),), (dtype,), 0, over)
 
     @property
-    def worst(self) -> float:
-        """The number that comes after all others."""
-        return float("-inf") if self.largest else float("inf")
+    def monoid(self) -> Monoid | None:
+        """The monoid, where the states are the numbers that are read; else None."""
+        return self.merge.monoid if self.element == (Arg(0),) else None
 
-    def __str__(self) -> str:
-        return ("largest" if self.largest else "smallest") + ("" if self.nan_first else ", NaN last")
-
-
-NOTHING = 2**63 - 1
-"""The number of an element that is not there: it comes after all others. A ranking longer than its axis ends in these."""
+    @property
+    def whole(self) -> Scan:
+        """The scan without its name and its choice of result: equal for all results of one scan."""
+        return replace(self, name="", dtype=DType.int64, result=0, location=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,11 +408,11 @@ def reads(node: Node) -> tuple[Use, ...]:
     match node:
         case Lookup():
             return tuple(i for i in node.index if isinstance(i, Use))
-        case Elementwise():
+        case Elementwise() | Scan():
             return node.args
         case Contraction():
             return (node.left, node.right)
-        case Reduction() | Scan() | Ranking() | Cast():
+        case Reduction() | Ranking() | Cast():
             return (node.arg,)
         case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
             return ()
@@ -453,6 +437,17 @@ def uses(node: Node) -> tuple[str, ...]:
             return node.uses
         case _:
             return tuple(u.value for u in reads(node))
+
+
+def expressions(node: Node) -> tuple[Scalar, ...]:
+    """Returns what `node` computes of single elements, or of the states of two parts of a row."""
+    match node:
+        case Elementwise():
+            return (node.expr,)
+        case Scan():
+            return (*node.element, *node.merge.parts)
+        case _:
+            return ()
 
 
 def axes_of(node: Node) -> Iterator[Axis]:
@@ -483,10 +478,7 @@ def _show(node: Node) -> str:
         case Contraction():
             return f"contract over {', '.join(map(str, node.over))} of {node.left} * {node.right}"
         case Reduction() | Scan():
-            where = (
-                f"along {node.over} up to each" if isinstance(node, Scan) else f"over {', '.join(map(str, node.over))}"
-            )
-            return f"{node.monoid.name} {where} of {node.arg}"
+            return _reduced(node)
         case Ranking():
             return f"{'places' if node.places else 'values'} of the {node.count} {node.order} over {node.over} of {node.arg}"
         case Reindex() | Lookup():
@@ -498,3 +490,11 @@ def _show(node: Node) -> str:
             return f"opaque {node.target}({', '.join(node.uses)})  # {node.reason}"
         case _:
             assert_never(node)
+
+
+def _reduced(node: Reduction | Scan) -> str:
+    if isinstance(node, Reduction):
+        return f"{node.monoid.name} over {', '.join(map(str, node.over))} of {node.arg}"
+    what = node.merge if node.monoid is None else node.monoid.name
+    element = ", ".join(show(e, tuple(map(str, node.args))) for e in node.element)
+    return f"{what} along {node.over} up to each of {element}" + (f", component {node.result}" if node.result else "")

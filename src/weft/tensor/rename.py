@@ -33,11 +33,11 @@ def with_uses(node: Node, change: Callable[[Use], Use]) -> Node:
             return replace(node, index=tuple(change(i) if isinstance(i, Use) else i for i in node.index))
         case Input() | Constant() | Iota() | Extent() | Reindex() | Opaque():
             return node
-        case Elementwise():
+        case Elementwise() | Scan():
             return replace(node, args=tuple(change(u) for u in node.args))
         case Contraction():
             return replace(node, left=change(node.left), right=change(node.right))
-        case Reduction() | Scan() | Ranking() | Cast():
+        case Reduction() | Ranking() | Cast():
             return replace(node, arg=change(node.arg))
         case _:
             assert_never(node)

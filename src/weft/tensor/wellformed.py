@@ -151,11 +151,20 @@ def _check_reduction(node: Reduction, values: Mapping[str, Node]) -> None:
 
 
 def _check_scan(node: Scan, values: Mapping[str, Node]) -> None:
-    _check_use(node, node.arg, values)
-    _distinct(node, node.arg.axes, "what is scanned")
-    if set(node.axes) != set(node.arg.axes) or node.over not in node.axes:
-        what = f"{node.name} has other axes than {node.arg}, or runs along none of them"
-        _fail(node.name, what, "a scan's axes are its argument's, and it runs along one of them")
+    for use in node.args:
+        _check_use(node, use, values)
+        _distinct(node, use.axes, "what is scanned")
+        if set(node.axes) != set(use.axes) or node.over not in node.axes:
+            what = f"{node.name} has other axes than {use}, or runs along none of them"
+            _fail(node.name, what, "a scan's axes are its arguments', and it runs along one of them")
+    for expr in node.element:
+        _check_expr(node.name, expr, len(node.args))
+    for expr in node.merge.parts:
+        _check_expr(node.name, expr, 2 * node.merge.size)
+    sizes = {node.merge.size, len(node.merge.begin), len(node.element), len(node.kinds)}
+    if len(sizes) > 1 or not node.args or node.result not in range(node.merge.size):
+        what = f"{node.name} has states of {node.merge.size} components, and others"
+        _fail(node.name, what, "a scan's states have the same components, of which it gives one")
 
 
 def _check_ranking(node: Ranking, values: Mapping[str, Node]) -> None:

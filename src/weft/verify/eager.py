@@ -14,10 +14,11 @@ import numpy as np
 
 from weft.tensor import optable
 from weft.tensor.arrays import as_array
-from weft.tensor.domain import Array, by_doubling, contract_arrays, wrapped
+from weft.tensor.domain import Array, both, by_doubling, by_pairs, contract_arrays, wrapped
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain, rounded
+from weft.tensor.merge import StateMerge
 from weft.tensor.program import Monoid, Node, TensorProgram
 from weft.tensor.scalar import Apply, Lit, Scalar
 from weft.verify.torch_array import TorchArray
@@ -81,6 +82,24 @@ class EagerDomain(Fp64Domain):
         with np.errstate(all="ignore"):
             wide = v if self.order else v.astype(np.float64)
             return as_array(together.accumulate(wide, axis=-1)).astype(v.dtype)
+
+    def merges(self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[Array]) -> tuple[Array, ...]:
+        """Merges in fp64, as on a CPU, where eager goes from element to element; where the order asks for another way, pairs in the
+        own types.
+        """
+        if self.order:
+            return super().merges(merge, kinds, states)
+        if DType.float64 not in kinds:
+            wide = by_pairs(
+                Fp64Domain(), merge, kinds, [v.astype(np.float64) if v.dtype.kind == "f" else v for v in states]
+            )
+            return tuple(v.astype(state.dtype) for v, state in zip(wide, states, strict=True))
+        if not states[0].size:
+            return tuple(states)
+        found = [tuple(v[..., 0] for v in states)]
+        for place in range(1, states[0].shape[-1]):
+            found.append(both(self, merge, kinds, found[-1], [v[..., place] for v in states]))
+        return tuple(as_array(np.stack(each, axis=-1)) for each in zip(*found, strict=True))
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:  # noqa: ARG002 - the protocol's
         """Rounds, whether the cast is semantic or one of precision."""

@@ -31,6 +31,7 @@ from weft.tensor.program import (
     Scan,
     TensorProgram,
     Use,
+    expressions,
     uses,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, parts
@@ -207,8 +208,8 @@ def ordered(program: TensorProgram) -> bool:
     """Tells whether results depend on an order of what is computed."""
     return any(
         isinstance(n, Ranking)
-        or (isinstance(n, Reduction | Scan) and n.monoid in (Monoid.max, Monoid.min))
-        or (isinstance(n, Elementwise) and _compares(n.expr))
+        or (isinstance(n, Reduction) and n.monoid in (Monoid.max, Monoid.min))
+        or any(map(_compares, expressions(n)))
         for n in program.nodes
     )
 
@@ -218,7 +219,9 @@ def joins_outcomes(program: TensorProgram) -> bool:
     outcomes = {n.name for n in program.inputs if n.dtype is DType.bool}
     for node in program.nodes:
         match node:
-            case Reduction() | Scan() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
+            case Reduction() if node.monoid is not Monoid.sum and node.arg.value in outcomes:
+                return True
+            case Scan() if node.monoid is not Monoid.sum and not outcomes.isdisjoint(uses(node)):
                 return True
             case Cast() | Elementwise() | Reindex() if uses(node) and outcomes.issuperset(uses(node)):
                 outcomes.add(node.name)
@@ -326,7 +329,7 @@ def numbers_of_interest(
     read = {n.space for p in programs for n in p.nodes if isinstance(n, Extent)}
     found += [s.size(sizes) for s in read if sizes is not None and (s.fixed is not None or s.name in sizes)]
     near = [math.floor(v) + d for v in dict.fromkeys(found) for d in (0, 1, -1)]
-    compared = bool(found) or any(isinstance(n, Elementwise) and _compares(n.expr) for p in programs for n in p.nodes)
+    compared = bool(found) or any(_compares(expr) for p in programs for n in p.nodes for expr in expressions(n))
     says_where = any(isinstance(n, Lookup) for p in programs for n in p.nodes)
     computed = any(n.dtype.kind == "int" and not isinstance(n, Iota | Extent) for p in programs for n in p.nodes)
     ends = (low, high, high // 3) if computed else ()
@@ -358,6 +361,11 @@ def literals(program: TensorProgram, *, everywhere: bool = True) -> Iterator[flo
             args = tuple(constants.get(use.value) for use in node.args)
             made = None if everywhere else frozenset(i for i, use in enumerate(node.args) if use.value in sourced)
             yield from _in_expression(node.expr, args, made, counted=everywhere)
+        elif isinstance(node, Scan):
+            read = max(len(node.args), 2 * node.merge.size)
+            for expr in expressions(node):
+                made = None if everywhere else frozenset(range(read))
+                yield from _in_expression(expr, (None,) * read, made, counted=everywhere)
 
 
 def _of_inputs(program: TensorProgram) -> set[str]:

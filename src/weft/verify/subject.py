@@ -16,7 +16,7 @@ from weft.tensor.domain import Domain
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain, FieldElements
 from weft.tensor.modular import LONGEST, chain, chains
-from weft.tensor.program import Elementwise, Monoid, Reduction, TensorProgram
+from weft.tensor.program import Monoid, Reduction, TensorProgram, expressions
 from weft.tensor.scalar import applied
 from weft.verify.classes import Held
 from weft.verify.inputs import (
@@ -220,7 +220,7 @@ def _exponentials(program: TensorProgram) -> int:
     An expression may hold several, nested or not; each counts. So does a product: a loop may carry it by the power of e that its
     logarithms add up to.
     """
-    exprs = [n.expr for n in program.nodes if isinstance(n, Elementwise)]
+    exprs = [expr for n in program.nodes for expr in expressions(n)]
     products = sum(isinstance(n, Reduction) and n.monoid is Monoid.prod for n in program.nodes)
     return products + sum(op in ("exp", "expm1", "decay") for expr in exprs for op in applied(expr))
 

@@ -71,7 +71,9 @@ class _Kinds:
                 found = self.product(self.of(left.value), self.of(right.value))
             case Reindex(source=source):
                 found = self.of(source)
-            case Reduction(arg=arg) | Scan(arg=arg) | Ranking(arg=arg):
+            case Scan(args=args):
+                found = self.number([self.of(u.value) for u in args])
+            case Reduction(arg=arg) | Ranking(arg=arg):
                 found = self.number([self.of(arg.value)])
             case Lookup(source=source):
                 found = self.number([self.of(source)])

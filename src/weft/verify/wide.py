@@ -15,7 +15,8 @@ from weft.tensor.arrays import Array
 from weft.tensor.domain import contract_arrays
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Monoid, Order
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply
 
 _WIDE = np.dtype([("part", np.longdouble), ("power", np.int64)])

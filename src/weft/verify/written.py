@@ -35,6 +35,7 @@ from weft.tensor.program import (
     Reduction,
     Scan,
     TensorProgram,
+    expressions,
 )
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, substitute
 
@@ -286,6 +287,14 @@ def changed(program: TensorProgram, own: frozenset[float], rng: np.random.Genera
                 return replace(old, value=number(old.value, old.dtype))
             case Elementwise():
                 return replace(old, expr=substitute(old.expr, Arg, lambda lit: Lit(number(lit.value, old.dtype))))
+            case Scan():
+
+                def changed(exprs: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+                    return tuple(substitute(e, Arg, lambda lit: Lit(number(lit.value, old.dtype))) for e in exprs)
+
+                return replace(
+                    old, element=changed(old.element), merge=replace(old.merge, parts=changed(old.merge.parts))
+                )
             case _:
                 return old
 
@@ -298,8 +307,8 @@ def rounded_constants(program: TensorProgram) -> frozenset[float]:
     for node in program.nodes:
         if isinstance(node, Constant):
             found.append(node.value)
-        elif isinstance(node, Elementwise):
-            found += _computed_with(node.expr)
+        else:
+            found += (number for expr in expressions(node) for number in _computed_with(expr))
     return frozenset(float(v) for v in found if math.isfinite(v) and _bits(float(v)) > _FEW_BITS)
 
 
@@ -348,8 +357,11 @@ def _operations(program: TensorProgram) -> frozenset[str]:
                 found |= set(applied(node.expr))
             case Reduction():
                 found.add(f"a {node.monoid.name} over an axis")
-            case Scan():
-                found.add(f"a {node.monoid.name} up to each element of an axis")
+            case Scan(monoid=None):
+                found.add("a merge of states up to each element of an axis")
+                found |= {name for expr in (*node.element, *node.merge.parts) for name in applied(expr)}
+            case Scan(monoid=Monoid() as monoid):
+                found.add(f"a {monoid.name} up to each element of an axis")
             case Ranking():
                 found.add(f"the {node.order} over an axis")
             case Contraction():

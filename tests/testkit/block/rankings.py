@@ -10,7 +10,8 @@ import numpy as np
 from weft.block.program import BlockNode, BlockProgram, Graph, Map
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Input, Order, Ranking, TensorProgram, Use
+from weft.tensor.order import Order
+from weft.tensor.program import Input, Ranking, TensorProgram, Use
 
 M, N = (Axis(n, Space(n.upper())) for n in "mn")
 

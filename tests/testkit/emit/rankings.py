@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Order, TensorProgram
+from weft.tensor.order import Order
+from weft.tensor.program import TensorProgram
 from weft.tensor.scalar import Arg
 from weft.tensor.scalar import apply as applied
 

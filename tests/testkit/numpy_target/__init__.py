@@ -31,7 +31,8 @@ from weft.tensor.domain import looked_up
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.optable import row
-from weft.tensor.program import Monoid, Order
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar
 
 D = Fp64Domain()  # floats are carried in float64, integers in int64

@@ -37,7 +37,7 @@ _ABOUT = {
     "Other names": "Of operations that have a row.",
     "Products": "Contractions.",
     "Reductions and normalisations": "As the reductions and elementwise operations that they consist of.",
-    "Scans": "Sums, products and extrema of all elements up to each; of extrema the values alone.",
+    "Scans": "Sums, products, extrema and logarithms of sums of exponentials of all elements up to each.",
     "Views and copies": "Another look at the same elements; no kernel where a stride can say it.",
     "Joined tensors": "Of one length along a dimension: a digit of the index chooses among them.",
     "New tensors": "Made where they are read.",

@@ -10,7 +10,8 @@ from testkit.block import programs
 from testkit.block.paper import each, row_sum
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid, Ranking, Reduction, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 from weft.verify.cases import Case, cases
 from weft.verify.emitted import ErrorTally

@@ -10,12 +10,14 @@ from weft.block.program import Map
 from weft.block.ranges import EVERY_BLOCK
 from weft.block.room import Room, known, lanes_for, room_of
 from weft.emit.frame import KernelFrame
+from weft.emit.kinds import Kind
 from weft.emit.ranges import BlockText
 from weft.emit.text import Spelling
 from weft.emit.triton.scalar import NOTHING_EXACT, Exact
 from weft.emit.triton.text import SPELLING, Writer
 from weft.emit.triton.values import Lanes
 from weft.tensor.axes import Axis
+from weft.tensor.merge import StateMerge
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Frame(KernelFrame[Writer]):
         constants: what is known of the sizes when the kernel is launched.
         dividing: for the axis of a loop entered so far, a number of elements: where it divides the size of the axis's space, each
             block of the loop has as many.
+        mergers: for each way to merge states of such kinds its function's name, and its lines.
     """
 
     spelling: ClassVar[Spelling] = SPELLING
@@ -76,12 +79,21 @@ class Frame(KernelFrame[Writer]):
     lanes: dict[Axis, Lanes] = field(default_factory=dict[Axis, Lanes])
     constants: list[Constant] = field(default_factory=list[Constant])
     dividing: dict[Axis, int] = field(default_factory=dict[Axis, int])
+    mergers: dict[tuple[StateMerge, tuple[Kind, ...]], tuple[str, list[str]]] = field(
+        default_factory=dict[tuple[StateMerge, tuple[Kind, ...]], tuple[str, list[str]]]
+    )
 
     def hold(self, text: str, wish: str = "part") -> str:
         """Give the expression `text` a new name."""
         name = self.names.make(wish)
         self.out.line(f"{name} = {text}")
         return name
+
+    def hold_all(self, text: str, wishes: Sequence[str]) -> list[str]:
+        """Give each part of the tuple `text` a new name."""
+        names = [self.names.make(wish) for wish in wishes]
+        self.out.line(f"{', '.join(names)} = {text}")
+        return names
 
     def leave(self, condition: str) -> None:
         """End the thread block where `condition` holds."""

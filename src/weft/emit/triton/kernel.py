@@ -116,7 +116,7 @@ def emit(
         frame.out.line(call("weft_after_others"))
     grid = _grid(frame, top, chain, places) if chain else _serial(top, places)
     parameters += [f"{c.name}: tl.constexpr" for c in frame.constants]
-    text = _module(name, [f"def {name}({', '.join(parameters)}):", *frame.out.lines], target)
+    text = _module(name, [f"def {name}({', '.join(parameters)}):", *frame.out.lines], frame, target)
     return TritonKernel(text, name, kernel.reads, kernel.writes, sizes, tuple(frame.constants), tuple(grid), early)
 
 
@@ -130,12 +130,13 @@ def _exact(nodes: Sequence[BlockNode]) -> Exact:
     return Exact(jumping, not any(isinstance(n, Dot) for n in nodes))
 
 
-def _module(name: str, function: Sequence[str], target: Target | None) -> str:
+def _module(name: str, function: Sequence[str], frame: Frame, target: Target | None) -> str:
     """Returns the module with the lines of `function`, and what it calls."""
-    text = "\n".join(function)
+    mergers = [line for _, lines in frame.mergers.values() for line in lines]
+    text = "\n".join([*mergers, *function])
     return "\n".join([
         f'"""{name}, printed by weft."""', "", "import triton", "import triton.language as tl", "",
-        *prelude.functions(text, target), *rankings.functions(text), "", "@triton.jit", *function, "",
+        *prelude.functions(text, target), *rankings.functions(text), *mergers, "", "@triton.jit", *function, "",
     ])  # fmt: skip
 
 

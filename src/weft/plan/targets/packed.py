@@ -23,7 +23,7 @@ from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal
 from weft.plan.targets.lying import Lying
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
 from weft.target import Target
-from weft.tensor import axes, derived, program, scalar
+from weft.tensor import axes, derived, merge, order, program, scalar
 from weft.tensor.axes import Space
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Step
@@ -59,6 +59,8 @@ _FORMS: tuple[type, ...] = (
             axes,
             derived,
             scalar,
+            merge,
+            order,
             program,
             block,
             edges,

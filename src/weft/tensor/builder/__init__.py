@@ -21,7 +21,9 @@ from weft.tensor.builder.name import named
 from weft.tensor.builder.promote import promote, promote_types
 from weft.tensor.builder.reshape import Reshapes
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Monoid, Order, Ranking, Reduction, Scan, TensorProgram, Use
+from weft.tensor.merge import StateMerge
+from weft.tensor.order import Order
+from weft.tensor.program import Monoid, Ranking, Reduction, Scan, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, Number, Scalar, apply
 
 __all__ = ["Builder", "Number", "Ref", "SizeOrAxis", "promote", "promote_types"]
@@ -80,7 +82,7 @@ class Builder(Matmuls, Reshapes, Lookups):
     def scan(
         self, monoid: Monoid, ref: Ref, dim: int, dtype: DType | None = None, location: Location | None = None
     ) -> Ref:
-        """Combines each element of `ref` along `dim` with all that come before it.
+        """Combines each element of `ref` along `dim` by `monoid` with all that come before it.
 
         dtype: the operand is cast to it first; by default sums and products of integers and bools are int64, and all else is of
         the operand's type.
@@ -93,20 +95,49 @@ class Builder(Matmuls, Reshapes, Lookups):
             dtype = DType.int64 if adds else ref.dtype
         if dtype.is_float or ref.dtype.is_float:
             ref = self.cast(ref, dtype, None, location)
+        if not ref.dims or ref.dims[dim_of(dim, len(ref.dims))] is None:  # each element comes first
+            return self._rounded(self.cast(ref, dtype.accumulator, None, location), dtype, location)
+        (made,) = self.scan_states(StateMerge.of(monoid), (Arg(0),), ref, dim, (dtype.accumulator,), location)
+        return self._rounded(made, dtype, location)
+
+    def scan_states(
+        self,
+        merge: StateMerge,
+        element: Sequence[Scalar],
+        ref: Ref,
+        dim: int,
+        kinds: Sequence[DType],
+        location: Location | None = None,
+    ) -> tuple[Ref, ...]:
+        """Merges the state of each element of `ref` along `dim`, which is not of size 1, with all that come before it.
+
+        Args:
+            merge: of two states.
+            element: the state of an element, `Arg(0)`.
+            ref: the tensor.
+            dim: of it.
+            kinds: the type of each component, which is that of its result.
+            location: the user's line.
+
+        Raises:
+            UnsupportedError: `dim` is merged of several.
+        """
         dim = dim_of(dim, len(ref.dims))
         if len(self._atoms(ref.dims[dim : dim + 1])) > 1:
             raise UnsupportedError("along merged dimensions")
         wide, models = self._spread(ref) if self.merges(ref) else (ref, None)
-        over = ref.dims[dim] if ref.dims else None
-        if over is None:  # each element comes first
-            return self._rounded(self.cast(ref, dtype.accumulator, None, location), dtype, location)
+        over = ref.dims[dim]
+        assert over is not None, "the dimension has elements to merge"
         if over not in self._own[wide.value]:
             wide = self.dense(wide)
         own = self._own[wide.value]
-        node = Scan(self._name(), own, dtype.accumulator, monoid, Use(wide.value, own), over, location)
-        made = replace(self._add(node), dims=wide.dims)
-        made = made if models is None else replace(made, dims=tuple(self._merged(wide.dims, models)))
-        return self._rounded(made, dtype, location)
+        use = (Use(wide.value, own),)
+        found: list[Ref] = []
+        for result, kind in enumerate(kinds):
+            node = Scan(self._name(), own, kind, merge, use, tuple(element), tuple(kinds), result, over, location)
+            made = replace(self._add(node), dims=wide.dims)
+            found.append(made if models is None else replace(made, dims=tuple(self._merged(wide.dims, models))))
+        return tuple(found)
 
     def ranking(
         self,

@@ -99,7 +99,9 @@ class _Dropping:
                 return replace(node, args=tuple(args))
             case Contraction():
                 return with_uses(node, self._operand)
-            case Reduction() | Scan():
+            case Scan():
+                return with_uses(node, self._past if all(kind.is_float for kind in node.kinds) else self._exact)
+            case Reduction():
                 return with_uses(node, self._past if node.dtype.is_float else self._exact)
             case Ranking():
                 return with_uses(node, self._exact)

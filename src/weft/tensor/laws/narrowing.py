@@ -140,7 +140,7 @@ class _Known:
                 return dtype.is_float and self.held(arg.value)
             case Elementwise(expr=expr, args=args):
                 return node.dtype.is_float and self._chosen(expr, args)
-            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, arg=arg):
+            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, args=(arg,)):
                 return monoid in (Monoid.max, Monoid.min) and self.held(arg.value)
             case Ranking(arg=arg, places=places):
                 return not places and self.held(arg.value)
@@ -148,7 +148,7 @@ class _Known:
                 return self.held(source)
             case Constant(value=value):
                 return _has(value)
-            case Input() | Opaque() | Contraction() | Iota() | Extent() | Reindex():
+            case Input() | Opaque() | Contraction() | Scan() | Iota() | Extent() | Reindex():
                 return False
 
     def _chosen(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
@@ -174,7 +174,7 @@ class _Known:
                 return self.whole(arg.value)  # large ones may be rounded, to integers
             case Elementwise(expr=expr, args=args):
                 return self._whole_expression(expr, args)
-            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, arg=arg):
+            case Reduction(monoid=monoid, arg=arg) | Scan(monoid=monoid, args=(arg,)):
                 return monoid in (Monoid.max, Monoid.min) and self.whole(arg.value)
             case Ranking(arg=arg):
                 return self.whole(arg.value)
@@ -184,7 +184,7 @@ class _Known:
                 return float(value).is_integer()
             case Iota() | Extent():
                 return True
-            case Input() | Opaque() | Contraction() | Reindex():
+            case Input() | Opaque() | Contraction() | Scan() | Reindex():
                 return False
 
     def _whole_expression(self, expr: Scalar, args: tuple[Use, ...]) -> bool:
@@ -211,9 +211,9 @@ class _Known:
             case Cast(arg=arg):
                 exact = not self.values[arg.value].dtype.is_float
                 return _in_type(self.bounds(arg.value), node.dtype, wrapped=node.dtype, exact=exact)
-            case Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Scan(monoid=Monoid.max | Monoid.min, arg=arg) if (
-                node.dtype.is_float
-            ):
+            case (
+                Reduction(monoid=Monoid.max | Monoid.min, arg=arg) | Scan(monoid=Monoid.max | Monoid.min, args=(arg,))
+            ) if node.dtype.is_float:
                 return self.bounds(arg.value)
             case Ranking(arg=arg, places=False) if node.dtype.is_float:
                 return self.bounds(arg.value)

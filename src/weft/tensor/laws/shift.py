@@ -337,12 +337,12 @@ class _Powers:
                 return self.none(self.at(node.arg))
             case Reduction():
                 return self.summed(self.at(node.arg), node.over)
-            case Scan() | Ranking() | Cast():
-                exact = isinstance(node, Scan | Ranking) or node.semantic
+            case Ranking() | Cast():
+                exact = isinstance(node, Ranking) or node.semantic
                 return self.none(self.at(node.arg)) if exact else self.at(node.arg)
             case Reindex():
                 return self.moved(node)
-            case Lookup() | Opaque():
+            case Scan() | Lookup() | Opaque():
                 for value in uses(node):
                     self.none(self.of[value])
                 return {}
