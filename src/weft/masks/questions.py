@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from weft.block.guard import GuardedBlocks
-from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
+from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Index, Load, Map, Pointwise, Store
 from weft.block.walk import asked, stored
 from weft.masks.known import Facts, KnownNumber
 from weft.masks.values import values_of
@@ -24,6 +24,7 @@ class Question:
         loop: the loop.
         inputs: of the program, by name: what an element of it is where it is idle; None where others decide that with it.
         axes: of the loop, and of the maps around it on whose blocks the answer depends.
+        of_groups: it compares numbers of rows with an input that has an element for each iteration: where a group of rows ends.
         beforehand: a launch before finds out the answers, which lie in memory.
     """
 
@@ -31,6 +32,7 @@ class Question:
     inputs: Mapping[str, float | bool | None]
     axes: frozenset[Axis]
     beforehand: bool
+    of_groups: bool = False
 
     @property
     def blocks(self) -> GuardedBlocks:
@@ -56,9 +58,11 @@ def questions(applied: BlockProgram) -> tuple[Question, ...]:
         told = [home for _, home in loads if home in kept and home in writers]
         for home in told:
             inputs |= _of_answers(writers[home], given, home)
-        axes = frozenset(axis for load, _ in loads for at in load.at for axis in at.axes)
+        read = {axis for load, _ in loads for at in load.at for axis in at.axes} | {loop.axis}
+        counted = {n.axis for n in asked(loop)[0] if isinstance(n, Index)} - read
         if inputs:
-            found.append(Question(loop, inputs, axes | {loop.axis}, bool(told)))
+            of_groups = bool(counted) and read == {loop.axis}
+            found.append(Question(loop, inputs, frozenset(read | counted), bool(told), of_groups))
     return tuple(found)
 
 
