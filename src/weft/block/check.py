@@ -250,7 +250,7 @@ def _check_guard(node: Map, inner: Types) -> None:
     demand(plain and not stores, node.name, "a loop that leaves iterations out has nothing but a state", "")
     known = node.guard.blocks is GuardedBlocks.busy or node.guard.full is not None
     demand(known, node.name, "a loop that goes over full blocks, or leaves them out, says what they are", "")
-    apart = node.guard.rows is None or node.guard.rows == rows_of(node)
+    apart = node.guard.rows is None or node.guard.rows == rows_of(node, inner)
     demand(apart, node.name, "rows that need not be done are made of those rows alone", node.guard.rows)
 
 

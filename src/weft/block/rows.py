@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from weft.block.guard import GuardedBlocks
-from weft.block.program import BlockNode, Collapse, Dot, Load, Map, Pointwise, Prefix, Rank
+from weft.block.program import BlockNode, Collapse, Dot, Map, Prefix, Rank
+from weft.block.scope import Types
 from weft.block.walk import every
 from weft.tensor.axes import Axis
 
 
-def rows_of(node: Map) -> Axis | None:
-    """Return the axis along which the guard of `node` decides row by row; None where there is none.
+def rows_of(node: Map, types: Types) -> Axis | None:
+    """Return the axis along which the guard of `node` decides row by row; None where there is none. `types`: of its body's values.
 
     Condition: what the guard asks has that axis alone, each component of the state has it, and nothing in an iteration reduces it.
     A row of the state then comes out as it went in where the mask is idle in that row, whatever it is in others.
     """
-    if node.guard is None or node.state is None or node.guard.blocks is GuardedBlocks.full:
+    if node.guard is None or node.state is None or len(types[node.guard.value].dims) != 1:
         return None
-    asked = next((n for n in node.body.nodes if n.name == node.guard.value), None)
-    if not isinstance(asked, Pointwise | Load) or len(asked.dims) != 1:
-        return None
-    (axis,) = asked.dims
+    (axis,) = types[node.guard.value].dims
     if axis == node.axis or any(axis not in c.dims for c in node.state.components):
         return None
     return None if any(_goes_over(n, axis) for n in every((*node.body.nodes, *node.state.update.nodes))) else axis

@@ -72,8 +72,13 @@ def _share(
 
 
 def _of_groups(each: Question, blocks: Mapping[Axis, int], sizes: Mapping[str, int]) -> float:
-    """Return the share of iterations where each is of a group of rows that lie side by side: n groups end in n - 1 blocks."""
+    """Return the share of iterations where each is of a group of rows that lie side by side: n groups end in n - 1 blocks.
+
+    Where an iteration does its own rows alone, it is as if each had a block for them.
+    """
     counts = {a: ceil(max(1, a.space.size(sizes)) / max(1, blocks.get(a, 1))) for a in each.axes}
+    if each.loop.guard is not None and each.loop.guard.rows is not None:
+        return max(_LEAST, 1 / max(1, counts[each.loop.axis]))
     groups = counts.pop(each.loop.axis)
     parts = prod(counts.values())
     pairs = max(1, parts * groups)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from weft.block.accumulation import adds_floats, rounds_to_bytes
 from weft.block.places import LoopDemands, Place
 from weft.block.program import BlockNode, BlockProgram, Dot, Graph, Map
-from weft.block.rows import rows_of
 from weft.block.typed import typed
 from weft.block.walk import maps, with_maps
 from weft.schedule.kernels import kernels
@@ -61,8 +60,8 @@ def added_apart(factor: DType, *, tf32: bool) -> bool:
 
 def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgram:
     """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
-    if granularity.parts:
-        program = replace(program, graph=with_maps(program.graph, _in_rows))
+    if not granularity.parts:
+        program = replace(program, graph=with_maps(program.graph, _in_whole_blocks))
     if granularity == EXACT:
         return replace(program, graph=with_maps(program.graph, lambda node: _chained(node, granularity.chain)))
     loops, demands = list(maps(program.graph)), dict[Axis, LoopDemands]()
@@ -95,9 +94,9 @@ def _chained(node: Map, chain: int) -> Map:
     return replace(node, demands=replace(node.demands, chain=chain * (_SINGLE if node.unit else 1)))
 
 
-def _in_rows(node: Map) -> Map:
-    """Return `node`, whose guard leaves out rows as well where it decides row by row."""
-    return node if node.guard is None else replace(node, guard=replace(node.guard, rows=rows_of(node)))
+def _in_whole_blocks(node: Map) -> Map:
+    """Return `node`, whose guard leaves out iterations alone."""
+    return node if node.guard is None else replace(node, guard=replace(node.guard, rows=None))
 
 
 def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: Granularity) -> dict[Axis, int]:

@@ -111,7 +111,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     regions where that is cheaper), and a region has at most `MOST_NODES` operations. What is looked up in is in memory before.
     """
     depth = _depths(program)
-    local = program.numbers
+    local = program.local
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
     stages: list[tuple[int, int, Task]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
@@ -130,7 +130,7 @@ def stage_of(program: TensorProgram, members: Collection[Node], again: Collectio
     ordered = sorted(members, key=lambda n: program.places[n.name])
     if any(isinstance(n, Opaque) for n in ordered):
         return _call(program, ordered)
-    return with_local(program, ordered, program.numbers.union(again))
+    return with_local(program, ordered, program.local.union(again))
 
 
 def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
@@ -138,7 +138,7 @@ def united(program: TensorProgram, regions: Sequence[Region], again: Collection[
     if len(regions) == 1:
         return regions[0]
     own = {n.name: n for r in regions for n in r.program.nodes}
-    local = program.numbers.union(again)
+    local = program.local.union(again)
     return _region(program, sorted(own.values(), key=lambda n: program.places[n.name]), local)
 
 
@@ -146,7 +146,7 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` into parts with one contraction each, one after the other: one may want as a batch what another
     wants in blocks.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
     if not starts:
@@ -157,7 +157,7 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
     """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
     return (with_local(program, members, local),) if members else ()
 
@@ -179,7 +179,7 @@ def between_passes(
         The parts, `region` alone where there is one; and the values that each part makes for itself, since to read again what they
         are made of moves no more than to write them once and read them.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     if any(isinstance(n, Contraction | Opaque) for n in members):
         return (region,), frozenset()
