@@ -13,6 +13,7 @@ from weft.block.program import (
     Broadcast,
     Feed,
     Graph,
+    Index,
     Iterate,
     Map,
     Stacked,
@@ -67,7 +68,12 @@ def summarizable(program: BlockProgram, loop: str) -> tuple[Map, ...]:
         feeds = _reads(path)
     except ScheduleError:
         return ()
-    inside = tuple(node for node, fed in zip(path, feeds, strict=True) if any(f.access != Broadcast() for f in fed))
+    counted = {n.axis for n in asked(path[-1])[0] if isinstance(n, Index)}
+    inside = tuple(
+        node
+        for node, fed in zip(path, feeds, strict=True)
+        if node.axis in counted or any(f.access != Broadcast() for f in fed)
+    )
     whole = all(n.range == EVERY_BLOCK or (n is path[-1] and n.range.segment is not None) for n in inside)
     return inside if path[-1] in inside and whole else ()
 

@@ -401,8 +401,8 @@ class TensorProgram:
 
     @cached_property
     def local(self) -> frozenset[str]:
-        """Names what each kernel makes for itself: `numbers`, and masks of integers with fewer axes, as `ids[i] == ids[j]` is, with what
-        only these read. To read the integers again takes less than to store the mask.
+        """Names what each kernel makes for itself: `numbers`, and masks of integers with fewer axes, as `ids[i] == ids[j]` is, with
+        what only these read. To read the integers again takes less than to store the mask.
         """
         reads_axes = dict.fromkeys(self.numbers, 0)
         masks, values = set[str](), self.values()
