@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Index, Load, Map, Pointwise, Store
-from weft.block.walk import asked, stored
+from weft.block.walk import asked, every, stored
 from weft.masks.known import Facts, KnownNumber
 from weft.masks.values import values_of
 from weft.tensor.axes import Axis
@@ -58,12 +58,21 @@ def questions(applied: BlockProgram) -> tuple[Question, ...]:
         told = [home for _, home in loads if home in kept and home in writers]
         for home in told:
             inputs |= _of_answers(writers[home], given, home)
-        read = {axis for load, _ in loads for at in load.at for axis in at.axes} | {loop.axis}
-        counted = {n.axis for n in asked(loop)[0] if isinstance(n, Index)} - read
+        axes = {axis for load, _ in loads for at in load.at for axis in at.axes} | {loop.axis}
+        axes |= {n.axis for n in asked(loop)[0] if isinstance(n, Index)}
         if inputs:
-            of_groups = bool(counted) and read == {loop.axis}
-            found.append(Question(loop, inputs, frozenset(read | counted), bool(told), of_groups))
+            of_groups = any(_counts_rows(every(writers[home].body.nodes), loop) for home in told)
+            of_groups |= not told and _counts_rows(asked(loop)[0], loop)
+            found.append(Question(loop, inputs, frozenset(axes), bool(told), of_groups))
     return tuple(found)
+
+
+def _counts_rows(nodes: Iterable[BlockNode], loop: Map) -> bool:
+    """Tell whether `nodes` find out what `loop` asks from numbers of other axes, and elements along its own alone."""
+    known = tuple(nodes)
+    read = {axis.space for n in known if isinstance(n, Load) for at in n.at for axis in at.axes}
+    counted = {n.axis.space for n in known if isinstance(n, Index)} - {loop.axis.space}
+    return bool(counted) and read <= {loop.axis.space}
 
 
 def _guarded(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[Map, list[tuple[Load, str]]]]:

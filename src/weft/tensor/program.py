@@ -7,7 +7,7 @@ axes are never told apart, or taken for one, by their sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -386,43 +386,18 @@ class TensorProgram:
 
         A table of sines is not among them, nor what is looked up in (`tables`), which is to lie in memory.
         """
-        found, tables = set[str](), self.tables
-        for node in self.nodes:
-            match node:
-                case _ if node.name in tables:
-                    pass
-                case Constant() | Extent() | Iota():
-                    found.add(node.name)
-                case Elementwise() | Cast() if found.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
-                    found.add(node.name)
-                case _:
-                    pass
-        return frozenset(found)
+        from weft.tensor.made_again import numbers_of
+
+        return numbers_of(self)
 
     @cached_property
     def local(self) -> frozenset[str]:
         """Names what each kernel makes for itself: `numbers`, and masks of integers with fewer axes, as `ids[i] == ids[j]` is, with
         what only these read. To read the integers again takes less than to store the mask.
         """
-        reads_axes = dict.fromkeys(self.numbers, 0)
-        masks, values = set[str](), self.values()
+        from weft.tensor.made_again import local_of
 
-        def most(names: Iterable[str]) -> int:
-            return max((reads_axes.get(name, len(values[name].axes)) for name in names), default=0)
-
-        for node in self.nodes:
-            read = uses(node)
-            whole = all(values[name].dtype.kind != "float" for name in read)
-            if isinstance(node, Elementwise | Cast | Reindex | Lookup) and not node.dtype.is_float and whole:
-                reads_axes.setdefault(node.name, most(read))
-                if node.dtype is DType.bool and 0 < reads_axes[node.name] < len(node.axes):
-                    masks.add(node.name)
-        found = masks | self.numbers
-        for node in reversed(self.nodes):
-            readers = self.readers.get(node.name, ())
-            if node.name in reads_axes and node.name not in self.outputs and readers:
-                found |= {node.name} if all(each.name in found for each in readers) else set()
-        return frozenset(found)
+        return local_of(self)
 
     def spaces(self) -> tuple[Space, ...]:
         """Returns the spaces of all axes, in order of appearance."""
