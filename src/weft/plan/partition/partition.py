@@ -342,7 +342,21 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
 
 
 def _depths(program: TensorProgram) -> dict[str, int]:
-    """Number the stage of each value: inputs 0, and one more at each cut."""
+    """Number the stage of each value: inputs 0, and one more at each cut.
+
+    A contraction is of the stage of what reads it where that waits for something else, as for a mask: so it need not lie in memory.
+    """
+    depth = _earliest(program, {})
+    late: dict[str, int] = {}
+    for node in program.nodes:
+        readers = program.readers.get(node.name, ()) if isinstance(node, Contraction) else ()
+        if readers and node.name not in program.outputs and all(isinstance(n, Elementwise | Cast) for n in readers):
+            late[node.name] = min(depth[n.name] for n in readers)
+    return _earliest(program, late) if any(depth[name] < own for name, own in late.items()) else depth
+
+
+def _earliest(program: TensorProgram, late: Mapping[str, int]) -> dict[str, int]:
+    """Number the first stage that each value can be of; contractions are of none before the one that `late` says."""
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
@@ -352,6 +366,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     for node in program.nodes:
         operands = uses(node)
         own = max((depth[v] + (v in opaque) for v in operands), default=0)
+        own = max(own, late.get(node.name, 0))
         if isinstance(node, Opaque):
             turns = [depth[v] for v in program.turns.get(node.name, ())]
             own = max([1, *turns, *(depth[v] + 1 for v in operands)])
