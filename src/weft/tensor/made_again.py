@@ -35,9 +35,10 @@ def numbers_of(program: TensorProgram) -> frozenset[str]:
 
 
 def local_of(program: TensorProgram) -> frozenset[str]:
-    """Names these, masks of integers with fewer axes, and what only such masks read: see `TensorProgram.local`.
+    """Names these, masks of rows of integers, and what only such masks read: see `TensorProgram.local`.
 
-    Of what is looked up in, views of inputs alone are made again: others have to lie in memory.
+    Of what is looked up in, views of inputs alone are made again: others have to lie in memory. Integers with more axes are left
+    out: those are mostly looked up themselves, for each element, and a kernel would do that again for each block of the mask.
     """
     read_axes, masks, values = dict.fromkeys(program.numbers, 0), set[str](), program.values()
     inputs = {node.name for node in program.inputs}
@@ -51,7 +52,7 @@ def local_of(program: TensorProgram) -> frozenset[str]:
             continue
         if not any(values[name].dtype.is_float for name in (node.name, *uses(node))):
             read_axes.setdefault(node.name, most(uses(node)))
-            if node.dtype is DType.bool and 0 < read_axes[node.name] < len(node.axes):
+            if node.dtype is DType.bool and read_axes[node.name] == 1 < len(node.axes):
                 masks.add(node.name)
     found = masks | program.numbers
     for node in reversed(program.nodes):

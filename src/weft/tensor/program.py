@@ -392,7 +392,7 @@ class TensorProgram:
 
     @cached_property
     def local(self) -> frozenset[str]:
-        """Names what each kernel makes for itself: `numbers`, and masks of integers with fewer axes, as `ids[i] == ids[j]` is, with
+        """Names what each kernel makes for itself: `numbers`, and masks of rows of integers, as `ids[i] == ids[j]` is, with
         what only these read. To read the integers again takes less than to store the mask.
         """
         from weft.tensor.made_again import local_of
