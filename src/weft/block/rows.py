@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.block.program import BlockNode, Collapse, Dot, Map, Prefix, Rank
+from weft.block.program import BlockNode, Map
 from weft.block.scope import Types
 from weft.block.walk import every
 from weft.tensor.axes import Axis
@@ -23,10 +23,5 @@ def rows_of(node: Map, types: Types) -> Axis | None:
 
 
 def _goes_over(node: BlockNode, axis: Axis) -> bool:
-    match node:
-        case Dot(over=over) | Collapse(over=over) | Prefix(over=over):
-            return over == axis
-        case Rank():
-            return axis in (node.over, node.rank)
-        case _:
-            return False
+    """Tell whether `node` combines elements along `axis`."""
+    return axis in (getattr(node, "over", None), getattr(node, "rank", None))

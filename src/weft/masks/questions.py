@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from weft.block.guard import GuardedBlocks
-from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Index, Load, Map, Pointwise, Store
+from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
 from weft.block.walk import asked, every, stored
 from weft.masks.known import Facts, KnownNumber
-from weft.masks.values import values_of
+from weft.masks.values import counted, values_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
@@ -59,7 +59,7 @@ def questions(applied: BlockProgram) -> tuple[Question, ...]:
         for home in told:
             inputs |= _of_answers(writers[home], given, home)
         axes = {axis for load, _ in loads for at in load.at for axis in at.axes} | {loop.axis}
-        axes |= {n.axis for n in asked(loop)[0] if isinstance(n, Index)}
+        axes |= counted(asked(loop)[0])
         if inputs:
             of_groups = any(_counts_rows(every(writers[home].body.nodes), loop) for home in told)
             of_groups |= not told and _counts_rows(asked(loop)[0], loop)
@@ -71,8 +71,8 @@ def _counts_rows(nodes: Iterable[BlockNode], loop: Map) -> bool:
     """Tell whether `nodes` find out what `loop` asks from numbers of other axes, and elements along its own alone."""
     known = tuple(nodes)
     read = {axis.space for n in known if isinstance(n, Load) for at in n.at for axis in at.axes}
-    counted = {n.axis.space for n in known if isinstance(n, Index)} - {loop.axis.space}
-    return bool(counted) and read <= {loop.axis.space}
+    numbered = {axis.space for axis in counted(known)} - {loop.axis.space}
+    return bool(numbered) and read <= {loop.axis.space}
 
 
 def _guarded(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[Map, list[tuple[Load, str]]]]:

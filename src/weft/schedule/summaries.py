@@ -13,7 +13,6 @@ from weft.block.program import (
     Broadcast,
     Feed,
     Graph,
-    Index,
     Iterate,
     Map,
     Stacked,
@@ -24,6 +23,7 @@ from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands, pruned, results
 from weft.errors import ScheduleError
+from weft.masks import counted
 from weft.schedule.answers import answers, told
 from weft.tensor.axes import Axis
 
@@ -68,11 +68,11 @@ def summarizable(program: BlockProgram, loop: str) -> tuple[Map, ...]:
         feeds = _reads(path)
     except ScheduleError:
         return ()
-    counted = {n.axis for n in asked(path[-1])[0] if isinstance(n, Index)}
+    numbered = counted(asked(path[-1])[0])
     inside = tuple(
         node
         for node, fed in zip(path, feeds, strict=True)
-        if node.axis in counted or any(f.access != Broadcast() for f in fed)
+        if node.axis in numbered or any(f.access != Broadcast() for f in fed)
     )
     whole = all(n.range == EVERY_BLOCK or (n is path[-1] and n.range.segment is not None) for n in inside)
     return inside if path[-1] in inside and whole else ()
