@@ -203,3 +203,19 @@ def test_the_library_is_not_timed_where_integers_say_what_is_multiplied(monkeypa
     (region,) = (s for s in partition(program) if isinstance(s, Region))
     (call,) = lone_matmuls(graph, region)
     assert times.of(call) is None
+
+
+def test_what_a_mask_is_made_of_is_made_before_those_who_read_the_mask() -> None:
+    """Each kernel makes the mask for itself, of numbers of documents that are computed after the scores in the function."""
+
+    def of_documents(q, k, ends):
+        scores = q @ k.T
+        document = (torch.arange(q.shape[0])[:, None] >= ends).sum(-1)
+        return torch.softmax(scores.masked_fill(document[:, None] != document, float("-inf")), -1)
+
+    inputs = [torch.empty(16, 8), torch.empty(16, 8), torch.empty(3, dtype=torch.int64)]
+    program, _ = captured(of_documents, inputs)
+    there = {each.name for each in program.inputs}
+    for stage in partition(program):
+        assert there.issuperset(stage.uses)
+        there.update(stage.results)

@@ -384,7 +384,7 @@ def _earliest(program: TensorProgram, late: Mapping[str, int]) -> dict[str, int]
 
 
 def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collection[str]) -> list[list[Node]]:
-    """Group the nodes: opaque ones by call, the others by being connected within one depth."""
+    """Group the nodes: opaque ones by call, the others by being connected within one depth, through what is local too."""
     parent = {n.name: n.name for n in program.nodes}
 
     def find(name: str) -> str:
@@ -396,14 +396,17 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
     calls: dict[str, str] = {}
     read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
     rankings: dict[Ranking, str] = {}
+    through: dict[str, frozenset[str]] = {}
     for node in program.nodes:
+        if node.name in local:
+            through[node.name] = frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node)))
         if isinstance(node, Ranking):  # both results come of one loop
             parent[find(node.name)] = find(rankings.setdefault(node.both, node.name))
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue
-        for value in uses(node):
-            if value in parent and value not in local and kinds[value] is None and depth[value] == depth[node.name]:
+        for value in frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node))):
+            if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
     for node in program.nodes:
