@@ -27,10 +27,12 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 @pytest.mark.parametrize("name", triton_guards.run_cases())
 def test_a_kernel_computes_what_the_program_says(name: str, interpreted: dict[str, float]) -> None:
     # Exponentials of products are off by what rounding the products explains, with a loop over all elements as well.
-    assert interpreted[name] <= (1.0 if name.startswith(("sums", "maxima")) else 4.0)
+    assert interpreted[name] <= (1.0 if name.startswith(("sums", "maxima", "groups")) else 4.0)
 
 
-@pytest.mark.parametrize("name", ["weighted", "weighted, beforehand", "biased, beforehand", "documents"])
+@pytest.mark.parametrize(
+    "name", ["weighted", "weighted, beforehand", "biased, beforehand", "documents", "groups, beforehand"]
+)
 def test_a_kernel_compiles(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     for made in load(case.program, dims_of(case.program), tmp_path).compile_for("cuda", 90, case.sizes):

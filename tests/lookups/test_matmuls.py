@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 import weft
+from weft.tensor.dtypes import DType
 
 S, K, N, G = 5, 24, 17, 3
 X, W, WHICH = torch.randn(S, K), torch.randn(G, K, N), torch.tensor([2, 0, 2, -1, 1])
@@ -70,10 +72,77 @@ def test_groups_of_rows_are_one_kernel(ends, dtype):
     assert len(check(grouped, X.to(dtype), W.to(dtype), ends).kernels) == 1
 
 
-def test_many_rows_are_the_librarys():
-    program = weft.optimize(grouped, (torch.randn(40, K), W, torch.tensor([7, 20, 40])))
-    assert [f.operation for f in program.fallbacks] == ["transformers.grouped_mm_fallback"]
-    assert all(f.is_by_design for f in program.fallbacks)
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        (1, (0, 1, 1)),
+        (1, (0, 0, 0)),
+        (131, (131, 131, 131)),
+        (131, (7, 8, 130)),
+        (131, (0, 0, 131)),
+        (40, (16, 32, 40)),
+    ],
+    ids=str,
+)
+def test_groups_of_many_rows_and_of_one_are_one_kernel(rows, ends, dtype):
+    x, ends = torch.randn(rows, K).to(dtype), torch.tensor(ends, dtype=torch.int32)
+    assert len(check(grouped, x, W.to(dtype), ends).kernels) == 1
+
+
+def test_pytorchs_call_is_the_same():
+    """PyTorch leaves rows after the last group undefined; a kernel makes them 0."""
+
+    def function(x, w, ends):
+        return torch.nn.functional.grouped_mm(x, w.transpose(1, 2), offs=ends)
+
+    x, ends = torch.randn(40, 32).bfloat16(), torch.tensor([7, 7, 33], dtype=torch.int32)
+    w = torch.randn(G, 48, 32).bfloat16()
+    program = weft.optimize(function, (x, w, ends))
+    assert not program.fallbacks
+    found = program(x, w, ends)
+    torch.testing.assert_close(found[:33], function(x, w, ends)[:33])
+    assert not found[33:].any()
+
+
+def test_gates_products_and_weights_of_experts_are_two_kernels():
+    """What follows a product of groups is in its kernel, and the mask of groups is made in each: no list of it lies in memory."""
+
+    def function(x, gate_up, down, ends, weights):
+        product = torch.ops.transformers.grouped_mm_fallback
+        gate, up = product(x, gate_up.transpose(1, 2), ends).chunk(2, -1)
+        inner = torch.nn.functional.silu(gate) * up
+        return product(inner, down.transpose(1, 2), ends) * weights[:, None]
+
+    args = torch.randn(40, K), torch.randn(G, 2 * N, K), torch.randn(G, K, N), torch.tensor([7, 7, 33]), torch.rand(40)
+    program = check(function, *args)
+    assert len(program.kernels) == 2
+    assert all(kind.dtype is not DType.bool for k in program.kernels for _, kind in k.block_program.inputs)
+
+
+def test_what_is_no_number_in_a_matrix_reaches_the_rows_of_its_group_alone():
+    w = W.clone()
+    w[1] = math.nan
+    ends = torch.tensor([9, 20, 40])
+    x = torch.randn(40, K)
+    found = weft.optimize(grouped, (x, W, ends))(x, w, ends)
+    assert torch.equal(found.isnan(), grouped(x, w, ends).isnan())
+    assert found.isnan().any(1).sum() == 11
+
+
+def test_a_program_for_any_number_of_rows_serves_others():
+    compiled = torch.compile(grouped, backend="weft", dynamic=True)
+    for rows in (40, 5, 300):
+        x, ends = torch.randn(rows, K), torch.tensor([rows // 3, rows // 2, rows])
+        torch.testing.assert_close(compiled(x, W, ends), grouped(x, W, ends))
+
+
+def test_a_gpu_multiplies_groups_of_rows_too():
+    args = torch.randn(40, K, dtype=torch.bfloat16), W.bfloat16(), torch.tensor([7, 20, 40])
+    program = weft.optimize(grouped, args, target="cuda:90")
+    assert not program.fallbacks
+    assert all(kernel.assembly is not None for kernel in program.kernels)
 
 
 def test_a_matrix_that_is_none_raises_eagers_error():

@@ -14,8 +14,8 @@ from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import library as library_module
 from weft.plan.execute.library import for_the_library, surely_for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
-from weft.plan.execute.regions import Regions
-from weft.plan.partition.partition import Region, taken_apart
+from weft.plan.execute.regions import Regions, lone_matmuls
+from weft.plan.partition.partition import Region, partition, taken_apart
 from weft.target import Target
 from weft.tensor.program import Contraction
 
@@ -187,3 +187,35 @@ def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypat
         ((6, 1), (6, 1)),
     ]  # the second is like the first
     assert LibraryTimes(None, torch.device("cpu")).of(calls[0]) is None
+
+
+def test_the_library_is_not_timed_where_integers_say_what_is_multiplied(monkeypatch) -> None:
+    """Of groups that all end at row 0 no row is multiplied: that took no time at all. The call is a candidate all the same."""
+
+    def grouped(x, w, ends):
+        return torch.nn.functional.grouped_mm(x, w, offs=ends)
+
+    inputs = [torch.empty(32, 16).bfloat16(), torch.empty(4, 16, 48).bfloat16(), torch.empty(4, dtype=torch.int32)]
+    program, graph = captured(grouped, inputs)
+    times = LibraryTimes(graph.recording, torch.device("cpu"))
+    monkeypatch.setattr(times, "_measured", lambda *_: 1.0)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    (region,) = (s for s in partition(program) if isinstance(s, Region))
+    (call,) = lone_matmuls(graph, region)
+    assert times.of(call) is None
+
+
+def test_what_a_mask_is_made_of_is_made_before_those_who_read_the_mask() -> None:
+    """Each kernel makes the mask for itself, of numbers of documents that are computed after the scores in the function."""
+
+    def of_documents(q, k, ends):
+        scores = q @ k.T
+        document = (torch.arange(q.shape[0])[:, None] >= ends).sum(-1)
+        return torch.softmax(scores.masked_fill(document[:, None] != document, float("-inf")), -1)
+
+    inputs = [torch.empty(16, 8), torch.empty(16, 8), torch.empty(3, dtype=torch.int64)]
+    program, _ = captured(of_documents, inputs)
+    there = {each.name for each in program.inputs}
+    for stage in partition(program):
+        assert there.issuperset(stage.uses)
+        there.update(stage.results)

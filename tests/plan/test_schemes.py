@@ -86,7 +86,7 @@ def test_any_cut_has_a_code_that_reads_back() -> None:
 
 
 def in_order(program: TensorProgram, stages: Sequence[Task]) -> Iterator[str]:
-    """The names of what `stages` make, each where all that it reads is there; numbers are made by whoever wants them."""
+    """The names of what `stages` make, each where all that it reads is there; what is local is made by whoever wants it."""
     there = {n.name for n in program.inputs}
     for stage in stages:
         assert there.issuperset(stage.uses)
@@ -94,7 +94,7 @@ def in_order(program: TensorProgram, stages: Sequence[Task]) -> Iterator[str]:
         if isinstance(stage, Region):
             assert set(stage.program.outputs) == set(stage.results)
             names = [n.name for n in stage.program.nodes]
-            yield from (name for name in names if name not in program.numbers or name in stage.results)
+            yield from (name for name in names if name not in program.local or name in stage.results)
         else:
             yield from stage.results
     assert there.issuperset(program.outputs)

@@ -95,12 +95,13 @@ def test_a_merge_of_segments_runs_several_iterations_as_one() -> None:
 
 
 def test_another_sum_of_single_elements_does_not() -> None:
-    """Eight heads, whose matmuls are in memory, are not the segments of a loop."""
+    """Eight heads, whose matmuls are in memory since another reduction keeps heads, are not the segments of a loop."""
     (m, n, k), h = programs.axes("m", "n", "k"), Axis("h", Space("H", 8))
     heads = programs.matmul("p", Use("x", (h, m, k)), Use("w", (h, n, k)), k)
     total = Reduction("y", (m, n), DType.float32, Monoid.sum, Use("p", (h, m, n)), (h,))
+    most = Reduction("z", (h, m), DType.float32, Monoid.max, Use("x", (h, m, k)), (k,))
     inputs = (programs.tensor("x", h, m, k), programs.tensor("w", h, n, k))
-    program = fused(TensorProgram(inputs, (heads, total), ("y",)))
+    program = fused(TensorProgram(inputs, (heads, total, most), ("y", "z")))
     applied = placed(program, h=(Level(LOOP, 1),), m=(Level(GRID, 16),), n=(Level(GRID, 16),), k=(Level(LOOP, 16),))
     (summed,) = (m for m in maps(applied.graph) if m.unit and m.state is not None)
     assert (summed.demands.unroll, summed.demands.pipelined) == (1, True)

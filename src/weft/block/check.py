@@ -38,6 +38,7 @@ from weft.block.program import (
     exports,
 )
 from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
+from weft.block.rows import rows_of
 from weft.block.scope import Scope, Types, demand, fail
 from weft.block.spans import OWN
 from weft.block.walk import maps, operands, results, stored, sub_blocks
@@ -249,6 +250,8 @@ def _check_guard(node: Map, inner: Types) -> None:
     demand(plain and not stores, node.name, "a loop that leaves iterations out has nothing but a state", "")
     known = node.guard.blocks is GuardedBlocks.busy or node.guard.full is not None
     demand(known, node.name, "a loop that goes over full blocks, or leaves them out, says what they are", "")
+    apart = node.guard.rows is None or node.guard.rows == rows_of(node, inner)
+    demand(apart, node.name, "rows that need not be done are made of those rows alone", node.guard.rows)
 
 
 def _once(node: Map, kind: BlockType) -> BlockType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg, ExactNumbers, Lit, Scalar
 
 
@@ -25,12 +26,14 @@ class Guard(ExactNumbers):
         idle: what all of its elements are where the iteration leaves the state as it is.
         full: what all of them are where the iteration needs no mask; None: it is not asked.
         blocks: which blocks the loop goes over. Where it is `full`, others are left out; where it is `partial`, full ones are, too.
+        rows: an axis of `value`, the only one, of whose elements those that are `idle` need not be done either (`weft.block.rows`).
     """
 
     value: str
     idle: float | bool
     full: float | bool | None = None
     blocks: GuardedBlocks = GuardedBlocks.busy
+    rows: Axis | None = None
 
     @property
     def left_out(self) -> tuple[tuple[float | bool, bool], ...]:

@@ -402,15 +402,21 @@ class _Interpreter(Generic[V]):
         body: _Values[V],
         around: Around,
     ) -> dict[str, ItemValue[V]]:
-        """Return the state after an iteration: of those side by side that are left out, as it was before."""
-        left_out = self.left_out(guard, self.items.valid(self.item(body, guard.value), around))
+        """Return the state after an iteration: of those side by side that are left out, and of rows that are, as it was before."""
+        item = self.item(body, guard.value)
+        conditions = [self.left_out(guard, self.items.valid(item, around))]
+        if guard.rows is not None:
+            idle = self.domain.elementwise(is_number(guard.idle), [item.array], DType.bool)
+            conditions.append(ItemValue(idle, item.dims, DType.bool, runs=item.runs))
         found: dict[str, ItemValue[V]] = {}
         for name, old in before.items():
             new = after[name]
-            runs = self.items.runs((left_out, old, new), around)
-            args = [self.items.aligned(each, new.dims, runs) for each in (left_out, old, new)]
-            array = self.domain.elementwise(Apply("where", (Arg(0), Arg(1), Arg(2))), args, new.dtype)
-            found[name] = ItemValue(array, new.dims, new.dtype, runs=runs)
+            for condition in conditions:
+                runs = self.items.runs((condition, old, new), around)
+                args = [self.items.aligned(each, new.dims, runs) for each in (condition, old, new)]
+                array = self.domain.elementwise(Apply("where", (Arg(0), Arg(1), Arg(2))), args, new.dtype)
+                new = ItemValue(array, new.dims, new.dtype, runs=runs)
+            found[name] = new
         return found
 
     def left_out(self, guard: Guard, item: ItemValue[V]) -> ItemValue[V]:

@@ -5,7 +5,7 @@ Decided once for all axes that some use binds to one another, so that maps that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.block.unlisted import indices_of
@@ -15,10 +15,20 @@ from weft.tensor.program import Contraction, Lookup, Node, Ranking, Reduction, S
 
 @dataclass(frozen=True, slots=True)
 class LoopAxes:
-    """What is decided once for all axes that some use binds to one another."""
+    """What is decided once for all axes that some use binds to one another.
+
+    Attributes:
+        root: of each axis, the one that stands for its class.
+        unit: classes that loops go over by single elements.
+        summed: of these, what only a reduction goes over: its loop is inside of those over blocks, so that no list has the axis.
+        rank: the order in which classes appear.
+        ranked: classes of ranks.
+        last: of classes that are to come after others, the later the greater.
+    """
 
     root: dict[Axis, Axis]
     unit: frozenset[Axis]
+    summed: frozenset[Axis]
     rank: dict[Axis, int]
     ranked: frozenset[Axis]
     last: Mapping[Axis, int]
@@ -32,9 +42,11 @@ class LoopAxes:
         """
         return sorted(axes, key=self._key)
 
-    def _key(self, axis: Axis) -> tuple[bool, bool, int, int]:
+    def _key(self, axis: Axis) -> tuple[bool, bool, bool, int, int]:
         root = self.root[axis]
-        return not self.is_unit(axis), root in self.ranked, self.last.get(root, 0), self.rank[root]
+        summed = root in self.summed
+        blocked = summed or not self.is_unit(axis)
+        return blocked, summed, root in self.ranked, self.last.get(root, 0), self.rank[root]
 
 
 def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> LoopAxes:
@@ -77,7 +89,20 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
         over = [a for n in reduced for a in (n.over if isinstance(n, Reduction) else (n.over,))]
         most = max((a.space.size(lengths) for a in over), default=0)
         last = {find(a): 1 + most - a.space.size(lengths) for a in over}
-    return LoopAxes({a: find(a) for a in parent}, unit, rank, ranked, last)
+    return LoopAxes({a: find(a) for a in parent}, unit, _summed(program, find, unit), rank, ranked, last)
+
+
+def _summed(program: TensorProgram, find: Callable[[Axis], Axis], unit: Container[Axis]) -> frozenset[Axis]:
+    """Returns the classes of `unit` that reductions go over, no other axes with them, and that no reduction, scan or ranking keeps.
+
+    So blocks of rows and columns are outside of the loop, to be computed side by side; and no other loop, as that of a softmax
+    whose heads are added up, has to be inside of it.
+    """
+    reduced = [n for n in program.nodes if isinstance(n, Reduction | Scan | Ranking)]
+    over = {
+        find(a) for n in reduced if isinstance(n, Reduction) and all(find(a) in unit for a in n.over) for a in n.over
+    }
+    return frozenset(over.difference(find(a) for n in reduced for a in n.axes))
 
 
 def _bound(node: Node, values: Mapping[str, Node]) -> Iterator[tuple[Axis, Axis]]:

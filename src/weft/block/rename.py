@@ -104,10 +104,14 @@ def rename_map_axes(node: Map, axes: Axes) -> Map:
             state = State(parts, state.feeds, update, merge, finish, state.resume, state.shown)
     body, bounds = rename_axes(node.body, axes), _changed(node.range, _axes_of, axes)
     inputs = tuple(_fed(f, axes) for f in node.inputs)
+    guard = node.guard
+    if guard is not None and guard.rows is not None and guard.rows in axes:
+        guard = replace(guard, rows=axes[guard.rows])
     same = state is node.state and body is node.body and bounds is node.range and node.axis not in axes
-    if same and all(map(is_, inputs, node.inputs)):
+    if same and guard is node.guard and all(map(is_, inputs, node.inputs)):
         return node
-    return replace(node, axis=axes.get(node.axis, node.axis), inputs=inputs, body=body, state=state, range=bounds)
+    axis = axes.get(node.axis, node.axis)
+    return replace(node, axis=axis, inputs=inputs, body=body, state=state, range=bounds, guard=guard)
 
 
 def axes_named(node: BlockNode) -> frozenset[Axis]:

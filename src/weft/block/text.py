@@ -33,7 +33,8 @@ def left_out(guard: Guard, value: str) -> str:
     said = (
         f"{number(each)} everywhere" if alike else f"not {number(each)} everywhere" for each, alike in guard.left_out
     )
-    return f"{value} is {', or '.join(said)}"
+    rows = "" if guard.rows is None else f", and {guard.rows} where it is {number(guard.idle)}"
+    return f"{value} is {', or '.join(said)}{rows}"
 
 
 def expression(expr: Scalar, names: Sequence[str]) -> str:

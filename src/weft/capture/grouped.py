@@ -1,9 +1,9 @@
 """Matmuls of groups of rows, each group with a matrix of its own, as for a mixture of experts.
 
-    out[s, n] = sum over k of x[s, k] * w[e[s], k, n]          e[s]: the groups that end at or before row s
+    out[s, n] = sum over e of where(begin[e] <= s < end[e], sum over k of x[s, k] * w[e, k, n], 0)
 
-So a group is an index, and its matrix is read where it lies (`weft.block.unlisted`). Each row reads the whole of one, so of many
-rows a library, which multiplies the rows of a group by it at once, does better.
+What says which rows a group has is a mask, of comparisons of indices with integers in memory: the loop over groups leaves out those
+that have no row of a block, as any loop does by its mask (`weft.masks.guards`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from weft.capture.sizes import symbolic
-
-FEW_ROWS = 16
-"""So many rows at most are multiplied one by one: as decoding has, where few of them share a matrix."""
+from torch.nn.functional import pad
 
 
 def _grouped_mm(
@@ -26,18 +22,15 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """Multiplies a few rows (S, K) by matrices (G, K, N), where `offs` (G) says after how many rows each group ends.
+    """Multiplies rows (S, K) by matrices (G, K, N), where `offs` (G) says before which row each group ends: (S, N).
 
     Rows after the last group are 0.
     """
     if offs is None or bias is not None or out_dtype not in (None, one.dtype) or (one.ndim, other.ndim) != (2, 3):
         return NotImplemented
-    if symbolic(one.shape[0]) or one.shape[0] > FEW_ROWS:
-        return NotImplemented
-    ended = torch.arange(one.shape[0]).unsqueeze(1) >= offs
-    group, last = ended.sum(1), other.shape[0] - 1
-    found = torch.bmm(one.unsqueeze(1), other.index_select(0, group.clamp(max=last))).squeeze(1)
-    return torch.where((group <= last).unsqueeze(1), found, 0.0)
+    row, ends = torch.arange(one.shape[0], device=one.device), offs.unsqueeze(1)
+    within = (row >= pad(offs, (1, 0))[:-1].unsqueeze(1)) & (row < ends)
+    return torch.where(within.unsqueeze(-1), torch.matmul(one, other), 0.0).sum(0)
 
 
 GROUPED: dict[str, Callable[..., Any]] = {

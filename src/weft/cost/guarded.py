@@ -43,17 +43,20 @@ def guarded_shares(
         sizes: elements of each space, by name.
         masks: the classes of inputs, by name; of others it is the one that is typical.
     """
-    lengths = {each.loop.name: each.loop.axis.space.size(sizes) for each in questions(applied)}
     blocks = {m.axis: _block(m, sizes) for m in every(applied.graph.nodes) if isinstance(m, Map)}
     return {
-        each.loop.name: GuardedShare(_share(each, blocks, lengths[each.loop.name], masks), each.beforehand)
+        each.loop.name: GuardedShare(_share(each, blocks, sizes, masks), each.beforehand)
         for each in questions(applied)
         if not each.loop.runs_once
     }
 
 
-def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mapping[str, Sparsity]) -> float:
-    columns = blocks[each.loop.axis]
+def _share(
+    each: Question, blocks: Mapping[Axis, int], sizes: Mapping[str, int], masks: Mapping[str, Sparsity]
+) -> float:
+    if each.of_groups:
+        return _of_groups(each, blocks, sizes)
+    length, columns = each.loop.axis.space.size(sizes), blocks[each.loop.axis]
     rows = prod(blocks.get(axis, 1) for axis in each.axes if axis != each.loop.axis)
     if each.of_columns:
         # Numbers for columns of which nothing is known leave nothing out: a bias of a layer is such, and so is a mask of one token.
@@ -66,6 +69,20 @@ def _share(each: Question, blocks: Mapping[Axis, int], length: int, masks: Mappi
     busy = min(share_of(mask.busy(idle), rows, columns) for mask, idle in found)
     full = min(share_of(mask.full(idle), rows, columns) for mask, idle in found)
     return _of_blocks(each.blocks, busy, min(busy, full))
+
+
+def _of_groups(each: Question, blocks: Mapping[Axis, int], sizes: Mapping[str, int]) -> float:
+    """Return the share of iterations where each is of a group of rows that lie side by side: n groups end in n - 1 blocks.
+
+    Where an iteration does its own rows alone, it is as if each had a block for them.
+    """
+    counts = {a: ceil(max(1, a.space.size(sizes)) / max(1, blocks.get(a, 1))) for a in each.axes}
+    if each.loop.guard is not None and each.loop.guard.rows is not None:
+        return max(_LEAST, 1 / max(1, counts[each.loop.axis]))
+    groups = counts.pop(each.loop.axis)
+    parts = prod(counts.values())
+    pairs = max(1, parts * groups)
+    return _of_blocks(each.blocks, min(1.0, (parts + groups - 1) / pairs), max(0, parts - groups + 1) / pairs)
 
 
 def _of_blocks(blocks: GuardedBlocks, busy: float, full: float) -> float:

@@ -16,7 +16,7 @@ from weft.masks.questions import Question, questions
 from weft.masks.sparsity import EDGES, NONE, Sparsity, classed, share_of, typical
 from weft.masks.stand_ins import stand_ins_as_nothing
 from weft.masks.unmasked import Known, known_values, unmasked
-from weft.masks.values import values_inside
+from weft.masks.values import counted, values_inside
 
 __all__ = [
     "EDGES",
@@ -25,6 +25,7 @@ __all__ = [
     "Question",
     "Sparsity",
     "classed",
+    "counted",
     "full_blocks",
     "guard",
     "known_values",

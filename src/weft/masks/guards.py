@@ -9,6 +9,7 @@ from math import inf
 from weft.block.check import body_types, infer
 from weft.block.guard import Guard
 from weft.block.program import BlockProgram, Final, Graph, Map, sealed
+from weft.block.rows import rows_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands
 from weft.masks import values
@@ -66,7 +67,9 @@ def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
         idle = {found.value: KnownNumber(found.idle, raw=True)}
         if _pays(made, given) and values.unchanged(made, known, Facts(), idle):
             first, rest = asked(made)
-            return sealed(replace(made, body=replace(made.body, nodes=(*first, *rest))))
+            rows = rows_of(made, infer(made.body, given, inner))
+            body = replace(made.body, nodes=(*first, *rest))
+            return sealed(replace(made, body=body, guard=replace(found, rows=rows)))
     return node
 
 

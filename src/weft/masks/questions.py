@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from weft.block.guard import GuardedBlocks
 from weft.block.program import BlockNode, BlockProgram, Buffer, Fill, Graph, Load, Map, Pointwise, Store
-from weft.block.walk import asked, stored
+from weft.block.walk import asked, every, stored
 from weft.masks.known import Facts, KnownNumber
-from weft.masks.values import values_of
+from weft.masks.values import counted, values_of
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.scalar import Arg
@@ -24,6 +24,7 @@ class Question:
         loop: the loop.
         inputs: of the program, by name: what an element of it is where it is idle; None where others decide that with it.
         axes: of the loop, and of the maps around it on whose blocks the answer depends.
+        of_groups: it compares numbers of rows with an input that has an element for each iteration: where a group of rows ends.
         beforehand: a launch before finds out the answers, which lie in memory.
     """
 
@@ -31,6 +32,7 @@ class Question:
     inputs: Mapping[str, float | bool | None]
     axes: frozenset[Axis]
     beforehand: bool
+    of_groups: bool = False
 
     @property
     def blocks(self) -> GuardedBlocks:
@@ -56,10 +58,21 @@ def questions(applied: BlockProgram) -> tuple[Question, ...]:
         told = [home for _, home in loads if home in kept and home in writers]
         for home in told:
             inputs |= _of_answers(writers[home], given, home)
-        axes = frozenset(axis for load, _ in loads for at in load.at for axis in at.axes)
+        axes = {axis for load, _ in loads for at in load.at for axis in at.axes} | {loop.axis}
+        axes |= counted(asked(loop)[0])
         if inputs:
-            found.append(Question(loop, inputs, axes | {loop.axis}, bool(told)))
+            of_groups = any(_counts_rows(every(writers[home].body.nodes), loop) for home in told)
+            of_groups |= not told and _counts_rows(asked(loop)[0], loop)
+            found.append(Question(loop, inputs, frozenset(axes), bool(told), of_groups))
     return tuple(found)
+
+
+def _counts_rows(nodes: Iterable[BlockNode], loop: Map) -> bool:
+    """Tell whether `nodes` find out what `loop` asks from numbers of other axes, and elements along its own alone."""
+    known = tuple(nodes)
+    read = {axis.space for n in known if isinstance(n, Load) for at in n.at for axis in at.axes}
+    numbered = {axis.space for axis in counted(known)} - {loop.axis.space}
+    return bool(numbered) and read <= {loop.axis.space}
 
 
 def _guarded(graph: Graph, homes: Mapping[str, str]) -> Iterator[tuple[Map, list[tuple[Load, str]]]]:

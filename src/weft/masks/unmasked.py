@@ -158,9 +158,7 @@ def conditions(node: BlockNode, of: Types) -> Iterator[Condition]:
         args = [node.args[i] for i in sorted(arguments(expr))]
         kinds = [of[name] for name in args]
         if args and all(not k.dtype.is_float and not k.buffered for k in kinds):
-            dims = tuple(a for a in node.dims if any(a in k.dims for k in kinds))
-            if dims:
-                yield Condition(node, expr, dims)
+            yield Condition(node, expr, tuple(a for a in node.dims if any(a in k.dims for k in kinds)))
 
 
 def _selections(expr: Scalar) -> Iterator[Scalar]:

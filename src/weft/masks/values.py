@@ -24,6 +24,7 @@ from weft.block.program import (
 )
 from weft.block.walk import every, results
 from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Start, of_expression, renamed
+from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
 
@@ -121,3 +122,8 @@ def _collapsed(monoid: Monoid, value: KnownValue) -> KnownValue:
             return value
         case _:
             return None
+
+
+def counted(nodes: Iterable[BlockNode]) -> frozenset[Axis]:
+    """Return the axes whose element numbers some of `nodes` are."""
+    return frozenset(node.axis for node in nodes if isinstance(node, Index))

@@ -24,15 +24,17 @@ class Granularity:
         depth_bytes: the fewest bytes of each row of its operands, in depth.
         ahead: its compiler can have the loads of several iterations in flight.
         chain: at most so many iterations of a loop add to one sum, which is then merged into what came before; 0: all of them do.
+        parts: an iteration may do some rows of its blocks alone, as many as a mask leaves.
     """
 
     matmul: int = 1
     depth_bytes: int = 1
     ahead: bool = False
     chain: int = 0
+    parts: bool = False
 
 
-EXACT = Granularity(chain=16)
+EXACT = Granularity(chain=16, parts=True)
 """Of a target whose blocks have just their elements, so that each number of a state is one chain of additions."""
 # A loop by single elements has this times as many iterations in a sum: each adds one term.
 _SINGLE = 4
@@ -58,6 +60,8 @@ def added_apart(factor: DType, *, tf32: bool) -> bool:
 
 def with_demands(program: BlockProgram, granularity: Granularity) -> BlockProgram:
     """Set what the target asks of each loop of an applied `program`: loops of different launches share no blocks."""
+    if not granularity.parts:
+        program = replace(program, graph=with_maps(program.graph, _in_whole_blocks))
     if granularity == EXACT:
         return replace(program, graph=with_maps(program.graph, lambda node: _chained(node, granularity.chain)))
     loops, demands = list(maps(program.graph)), dict[Axis, LoopDemands]()
@@ -88,6 +92,11 @@ def _chained(node: Map, chain: int) -> Map:
     if chain == 0 or state is None or state.shown or not adds_floats(state.merge) or rounds_to_bytes(state.update):
         return node
     return replace(node, demands=replace(node.demands, chain=chain * (_SINGLE if node.unit else 1)))
+
+
+def _in_whole_blocks(node: Map) -> Map:
+    """Return `node`, whose guard leaves out iterations alone."""
+    return node if node.guard is None else replace(node, guard=replace(node.guard, rows=None))
 
 
 def _of_matmuls(program: BlockProgram, nodes: Sequence[BlockNode], granularity: Granularity) -> dict[Axis, int]:

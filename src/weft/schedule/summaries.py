@@ -23,6 +23,7 @@ from weft.block.rename import fresh, rename_map_axes, values_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands, pruned, results
 from weft.errors import ScheduleError
+from weft.masks import counted
 from weft.schedule.answers import answers, told
 from weft.tensor.axes import Axis
 
@@ -67,7 +68,12 @@ def summarizable(program: BlockProgram, loop: str) -> tuple[Map, ...]:
         feeds = _reads(path)
     except ScheduleError:
         return ()
-    inside = tuple(node for node, fed in zip(path, feeds, strict=True) if any(f.access != Broadcast() for f in fed))
+    numbered = counted(asked(path[-1])[0])
+    inside = tuple(
+        node
+        for node, fed in zip(path, feeds, strict=True)
+        if node.axis in numbered or any(f.access != Broadcast() for f in fed)
+    )
     whole = all(n.range == EVERY_BLOCK or (n is path[-1] and n.range.segment is not None) for n in inside)
     return inside if path[-1] in inside and whole else ()
 

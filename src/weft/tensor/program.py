@@ -370,18 +370,18 @@ class TensorProgram:
 
         A table of sines is not among them, nor what is looked up in (`tables`), which is to lie in memory.
         """
-        found, tables = set[str](), self.tables
-        for node in self.nodes:
-            match node:
-                case _ if node.name in tables:
-                    pass
-                case Constant() | Extent() | Iota():
-                    found.add(node.name)
-                case Elementwise() | Cast() if found.issuperset(uses(node)) and not (node.axes and node.dtype.is_float):
-                    found.add(node.name)
-                case _:
-                    pass
-        return frozenset(found)
+        from weft.tensor.made_again import numbers_of
+
+        return numbers_of(self)
+
+    @cached_property
+    def local(self) -> frozenset[str]:
+        """Names what each kernel makes for itself: `numbers`, and masks of rows of integers, as `ids[i] == ids[j]` is, with
+        what only these read. To read the integers again takes less than to store the mask.
+        """
+        from weft.tensor.made_again import local_of
+
+        return local_of(self)
 
     def spaces(self) -> tuple[Space, ...]:
         """Returns the spaces of all axes, in order of appearance."""

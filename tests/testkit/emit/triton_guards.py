@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from testkit.emit.triton_cases import GRID, LOOP, WHOLE, Case, error, levels
-from testkit.masks.guarded import MASKED
+from testkit.masks.guarded import MASKED, groups
 from testkit.masks.limited import fused
 from testkit.walk import share
 from weft.block.copies import canonical
@@ -23,13 +23,14 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
     """A guarded loop, beside blocks of 2 rows, 2 elements a block, so that some blocks of a random mask are empty.
 
     Args:
-        name: of the program.
+        name: of the program; "groups" for the one whose loop goes by single elements.
         beforehand: a launch before says which blocks are.
         long: the loop has more blocks than one integer has bits.
         split: the loop is cut in 3 segments.
         apart: full blocks have a loop of their own.
     """
-    program = canonical(guard(fused(MASKED[name][0]())))
+    written = groups() if name == "groups" else MASKED[name][0]()
+    program = canonical(guard(fused(written)))
     first, *_ = maps(program.graph)
     asking = frozenset(m.name for m in maps(program.graph) if m.guard is not None)
 
@@ -37,14 +38,15 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
         if node is first:
             return levels((GRID, 2))
         if node.name in asking:
-            return levels((LevelPlace.split, 3), (LOOP, 2)) if split else levels((LOOP, 2))
+            size = 1 if node.unit else 2
+            return levels((LevelPlace.split, 3), (LOOP, size)) if split else levels((LOOP, size))
         return levels(WHOLE)
 
     loops = tuple((m.name, given(m)) for m in maps(program.graph))
     none = frozenset[str]()
     schedule = Schedule(loops, beforehand=asking if beforehand else none, apart=asking if apart else none)
     applied = apply(program, schedule, GRANULARITY)
-    spaces = dict.fromkeys(s.name for s in MASKED[name][0]().spaces())
+    spaces = dict.fromkeys(s.name for s in written.spaces())
     along = {m.axis.space.name for m in maps(program.graph) if m.guard is not None}
     sizes = {space: (143 if long else 37) if space in along else 11 - place for place, space in enumerate(spaces)}
     return Case(applied, sizes)
@@ -53,7 +55,9 @@ def guarded(name: str, *, beforehand: bool, long: bool = False, split: bool = Fa
 def cases() -> dict[str, Case]:
     """Each program with a mask, asked in the loop and beforehand, full blocks with the others and apart."""
     found = {
-        f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b) for name in MASKED for b in (False, True)
+        f"{name}{', beforehand' if b else ''}": guarded(name, beforehand=b)
+        for name in (*MASKED, "groups")
+        for b in (False, True)
     }
     found |= {
         f"{name}, apart{', beforehand' if b else ''}": guarded(name, beforehand=b, apart=True)

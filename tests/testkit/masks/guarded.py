@@ -77,6 +77,17 @@ def documents() -> TensorProgram:
     return _weighted(b, b.elementwise(same, (b.unsqueeze(of_row, 1), of_column, scores), F32), v)
 
 
+def groups() -> TensorProgram:
+    """Rows in groups, of which integers say the first row and the one after the last, each times the matrix of its group."""
+    b = Builder()
+    x, w = b.input("x", (5, 3), F32), b.input("w", (7, 3, 4), F32)
+    first, end = (b.unsqueeze(b.input(name, (7,), DType.int64), 1) for name in ("first", "end"))
+    within = apply("logical_and", apply("ge", Arg(0), Arg(1)), apply("lt", Arg(0), Arg(2)))
+    mask = b.elementwise(within, (b.iota(5), first, end), DType.bool)
+    kept = b.elementwise(KEPT, (b.unsqueeze(mask, 2), b.matmul(x, w)), F32)
+    return b.finish([b.reduce(Monoid.sum, kept, (0,))])
+
+
 MASKED: Mapping[str, tuple[Callable[[], TensorProgram], bool | float]] = {
     "sums": (sums, False),
     "maxima": (maxima, False),

@@ -27,7 +27,7 @@ from weft.emit.calls import row_major
 from weft.emit.cpp import levels, nests, places, prefixes, rankings
 from weft.emit.cpp.body import Accumulator, Body
 from weft.emit.cpp.frame import Frame, part
-from weft.emit.cpp.guards import done
+from weft.emit.cpp.guards import done, of_busy_rows
 from weft.emit.cpp.order import arranged
 from weft.emit.cpp.plan import Put
 from weft.emit.cpp.ranges import widest
@@ -83,13 +83,15 @@ def iteration(
     first, rest = asked(node)
     run(inner, nodes=first)
     with nullcontext() if node.guard is None else frame.out.block(f"if ({done(inner, node.guard)})"):
+        if node.guard is not None and node.guard.rows is not None:
+            inner, carried = of_busy_rows(inner, node, rest, carried)
         run(inner, nodes=rest)
         puts = [] if node.state is None else _updated(inner, node.state, carried)
         left = [(targets.get(n) or _target(inner, n), inner.values[n.value]) for n in stores]
         left += [(places[o.outer], inner.values[o.inner]) for o in node.outputs if isinstance(o, Once)]
         puts += [Put(target, value) for target, value in left if resolved(value) is not target]
         if puts:
-            nests.run(frame, scope, puts)
+            nests.run(frame, inner.scope, puts)
 
 
 def _target(body: Body, node: Store) -> ItemMemory:

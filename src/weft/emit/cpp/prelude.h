@@ -1690,6 +1690,19 @@ static bool all_are(bool number, const bool* at, i64 row, i64 column, i64 rows, 
   return all_are((unsigned char)number, (const unsigned char*)at, row, column, rows, columns);
 }
 
+// The first of `count` elements that is not `number`, and the one after the last: 0 and 0 where all are.
+template <class N, class T>
+static i64 first_other(N number, const T* at, i64 step, i64 count) {
+  for (i64 i = 0; i < count; ++i)
+    if (load(at[i * step]) != number) return i;
+  return 0;
+}
+template <class N, class T>
+static i64 after_others(N number, const T* at, i64 step, i64 count) {
+  while (count > 0 && load(at[(count - 1) * step]) == number) --count;
+  return count;
+}
+
 // Copies rows x columns elements as they lie. Where those of the source lie side by side down the columns, and those of the copy along
 // the rows, whole lines of the source are read into a small square first: a line of which one element is read may be gone again before
 // the next is.

@@ -346,7 +346,7 @@ class _Graph:
         reaching = any(not parts.issubset(places) for i in places for _, parts in self.inside[i])
         if len(stages) < len(atoms) or reaching:
             return first, end
-        program, local = self.cuts.program, self.cuts.program.numbers.union(self.cuts.again)
+        program, local = self.cuts.program, self.cuts.program.local.union(self.cuts.again)
         whole = united(program, stages, self.cuts.again)
         number = {node.name: i for i, node in enumerate(whole.program.nodes)}
         nodes = tuple(tuple(number[n.name] for n in stage.program.nodes) for stage in stages)

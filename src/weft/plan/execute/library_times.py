@@ -42,7 +42,8 @@ class LibraryTimes:
     @phase("library")
     def of(self, number: int) -> float | None:
         """Returns the median seconds of a call; None where they are not known: without a GPU, for sizes that change from call
-        to call, or where memory does not suffice for other operands beside the user's.
+        to call, where operands say which rows are multiplied by what, or where memory does not suffice for others beside
+        the user's.
         """
         if self.recording is None or self.device is None:
             return None
@@ -68,7 +69,11 @@ class LibraryTimes:
             if isinstance(leaf, Slot):
                 fake = recording.fakes[leaf.index]
                 numbers: tuple[object, ...] = (*fake.shape, *fake.stride())
-                if any(isinstance(n, torch.SymInt) for n in numbers):
+                says_which = fake.dtype in (
+                    torch.int32,
+                    torch.int64,
+                )  # the ends of groups: of zeros no row would be multiplied
+                if says_which or any(isinstance(n, torch.SymInt) for n in numbers):
                     return None
                 found.append((numbers, fake.dtype))
             elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):

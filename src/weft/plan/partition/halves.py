@@ -15,7 +15,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
     The first part makes its values block by block, or row by row; the second reads whole rows, or all of them.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     along, late = dict[str, frozenset[Space]](), set[str]()
     for node in members:
@@ -32,7 +32,7 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
 
 def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     read = {name for n in members if isinstance(n, Contraction) for name in uses(n)}
     early = set[str]()
@@ -48,7 +48,7 @@ def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]
 
 def beside_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` in two: what depends on none of its matmuls, as a mask of their results, and the matmuls with what follows."""
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     late = set[str]()
     for node in members:
@@ -62,7 +62,7 @@ def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
     A vector that is read along both axes of a matrix is whole in each thread block, where it is made in the same kernel.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     widest = max((len(n.axes) for n in members), default=0)
     late = set[str]()
@@ -77,4 +77,4 @@ def _in_two(
 ) -> tuple[Region, ...]:
     """Cut `members` in two, the second of those that are `late`; `region` itself where one part has none."""
     parts = [[n for n in members if (n.name in late) is which] for which in (False, True)]
-    return tuple(with_local(program, part, program.numbers) for part in parts) if all(parts) else (region,)
+    return tuple(with_local(program, part, program.local) for part in parts) if all(parts) else (region,)

@@ -111,7 +111,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     regions where that is cheaper), and a region has at most `MOST_NODES` operations. What is looked up in is in memory before.
     """
     depth = _depths(program)
-    local = program.numbers
+    local = program.local
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
     stages: list[tuple[int, int, Task]] = []
     position = {n.name: i for i, n in enumerate(program.nodes)}
@@ -130,7 +130,7 @@ def stage_of(program: TensorProgram, members: Collection[Node], again: Collectio
     ordered = sorted(members, key=lambda n: program.places[n.name])
     if any(isinstance(n, Opaque) for n in ordered):
         return _call(program, ordered)
-    return with_local(program, ordered, program.numbers.union(again))
+    return with_local(program, ordered, program.local.union(again))
 
 
 def united(program: TensorProgram, regions: Sequence[Region], again: Collection[str] = ()) -> Region:
@@ -138,7 +138,7 @@ def united(program: TensorProgram, regions: Sequence[Region], again: Collection[
     if len(regions) == 1:
         return regions[0]
     own = {n.name: n for r in regions for n in r.program.nodes}
-    local = program.numbers.union(again)
+    local = program.local.union(again)
     return _region(program, sorted(own.values(), key=lambda n: program.places[n.name]), local)
 
 
@@ -146,7 +146,7 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     """Cut `region` into parts with one contraction each, one after the other: one may want as a batch what another
     wants in blocks.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     starts = [i for i, n in enumerate(members) if isinstance(n, Contraction)][1:]
     if not starts:
@@ -157,7 +157,7 @@ def apart(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 def taken_apart(program: TensorProgram, region: Region, names: Collection[str]) -> tuple[Region, ...]:
     """Return the operations of `region` that make `names`, as a region; none where every region makes these for itself."""
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name in names and n.name not in local]
     return (with_local(program, members, local),) if members else ()
 
@@ -179,7 +179,7 @@ def between_passes(
         The parts, `region` alone where there is one; and the values that each part makes for itself, since to read again what they
         are made of moves no more than to write them once and read them.
     """
-    local = program.numbers
+    local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
     if any(isinstance(n, Contraction | Opaque) for n in members):
         return (region,), frozenset()
@@ -342,7 +342,21 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
 
 
 def _depths(program: TensorProgram) -> dict[str, int]:
-    """Number the stage of each value: inputs 0, and one more at each cut."""
+    """Number the stage of each value: inputs 0, and one more at each cut.
+
+    A contraction is of the stage of what reads it where that waits for something else, as for a mask: so it need not lie in memory.
+    """
+    depth = _earliest(program, {})
+    late: dict[str, int] = {}
+    for node in program.nodes:
+        readers = program.readers.get(node.name, ()) if isinstance(node, Contraction) else ()
+        if readers and node.name not in program.outputs and all(isinstance(n, Elementwise | Cast) for n in readers):
+            late[node.name] = min(depth[n.name] for n in readers)
+    return _earliest(program, late) if any(depth[name] < own for name, own in late.items()) else depth
+
+
+def _earliest(program: TensorProgram, late: Mapping[str, int]) -> dict[str, int]:
+    """Number the first stage that each value can be of; contractions are of none before the one that `late` says."""
     depth = {n.name: 0 for n in program.inputs}
     contracted = dict.fromkeys(depth, False)
     opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
@@ -352,6 +366,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
     for node in program.nodes:
         operands = uses(node)
         own = max((depth[v] + (v in opaque) for v in operands), default=0)
+        own = max(own, late.get(node.name, 0))
         if isinstance(node, Opaque):
             turns = [depth[v] for v in program.turns.get(node.name, ())]
             own = max([1, *turns, *(depth[v] + 1 for v in operands)])
@@ -369,7 +384,7 @@ def _depths(program: TensorProgram) -> dict[str, int]:
 
 
 def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collection[str]) -> list[list[Node]]:
-    """Group the nodes: opaque ones by call, the others by being connected within one depth."""
+    """Group the nodes: opaque ones by call, the others by being connected within one depth, through what is local too."""
     parent = {n.name: n.name for n in program.nodes}
 
     def find(name: str) -> str:
@@ -381,14 +396,17 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
     calls: dict[str, str] = {}
     read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
     rankings: dict[Ranking, str] = {}
+    through: dict[str, frozenset[str]] = {}
     for node in program.nodes:
+        if node.name in local:
+            through[node.name] = frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node)))
         if isinstance(node, Ranking):  # both results come of one loop
             parent[find(node.name)] = find(rankings.setdefault(node.both, node.name))
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue
-        for value in uses(node):
-            if value in parent and value not in local and kinds[value] is None and depth[value] == depth[node.name]:
+        for value in frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node))):
+            if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
     for node in program.nodes:

@@ -132,7 +132,7 @@ def operators(program: TensorProgram) -> tuple[Operator, ...]:
     What is made of numbers, sizes and indices alone is none, since each kernel makes it for itself, unless it is returned or
     PyTorch reads it.
     """
-    values, local = program.values(), program.numbers
+    values, local = program.values(), program.local
     found: list[Operator] = []
     for stage in linear(partition(program)):
         if not isinstance(stage, Region):
@@ -179,7 +179,7 @@ def _kernels_of(program: TensorProgram, stages: Sequence[Task]) -> dict[str, lis
         names = stage.results
         if isinstance(stage, Region):
             nodes = [n.name for n in stage.program.nodes]
-            names = tuple(name for name in nodes if name not in program.numbers) or tuple(nodes[-1:])
+            names = tuple(name for name in nodes if name not in program.local) or tuple(nodes[-1:])
         for name in names:
             found.setdefault(name, []).append(number)
     return found
@@ -260,7 +260,7 @@ def _demand_one_kernel(program: TensorProgram, row: Sequence[Operator], places: 
         for node in row[place]:
             if isinstance(node, Opaque):
                 raise _refused(f"PyTorch runs {told(row, place)}, which has no kernel to share", row[place], _ALONE)
-            if node.name in program.numbers:
+            if node.name in program.local:
                 what = (
                     f"{told(row, place)} is made of numbers alone: who reads it makes it, and what returns it is apart"
                 )
@@ -287,9 +287,9 @@ def _demand_order(
             if value in seen:
                 continue
             seen.add(value)
-            if value in again or (value in program.numbers and value not in kernel):
+            if value in again or (value in program.local and value not in kernel):
                 waiting += [(reader, v) for v in uses(values[value])]
-            elif kernel.get(value, number) != number and value not in program.numbers:
+            elif kernel.get(value, number) != number and value not in program.local:
                 own.setdefault(kernel[value], (value, reader))
         waits[number] = own
     cycle = _cycle(waits)

@@ -107,7 +107,9 @@ def choose(
         peel = node.range.narrowed and levels[-1].place is LevelPlace.loop
         loops.append((node.name, LoopSchedule(levels, peel)))
     rows = frozenset(p.name for p in matmuls if not p.row_operand_dense)
-    panels = frozenset(p.name for p in matmuls if not (_few_rows(p, sizes) or _turned(p, sizes, tiles)))
+    in_rows = {m.guard.rows for m in maps(program.graph) if m.guard is not None}
+    turned = {p.name for p in matmuls if p.rows not in in_rows and _turned(p, sizes, tiles)}
+    panels = frozenset(p.name for p in matmuls if not (_few_rows(p, sizes) or p.name in turned))
     sources = {name: {a: (name, d) for d, a in enumerate(kind.lists)} for name, kind in program.inputs}
     given, outside = dict(program.inputs), Scope({}, applied=False)
     transposed = frozenset(_lying_across(program.graph, given, outside, sources, innermost, short))
@@ -298,8 +300,11 @@ def _tiles(
         tiles[axis] = next((t for t in (8, 64) if extent[axis] <= t), most)
     beside = {axis for m in maps(program.graph) for axis in m.range.beside}
     guarded = {m.axis for m in maps(program.graph) if m.guard is not None}
-    for axis in rows:  # half of a block that a span's end crosses is work for nothing; so is what a mask leaves of one
-        tiles[axis] = min(tiles[axis], _BESIDE) if axis in beside or guarded else tiles[axis]
+    cut = any(m.guard is not None and m.guard.rows is None for m in maps(program.graph))
+    for axis in (
+        rows
+    ):  # half of a block that a span's end crosses is work for nothing; so is what a mask leaves of one, but by rows
+        tiles[axis] = min(tiles[axis], _BESIDE) if axis in beside or cut else tiles[axis]
     for axis in columns:
         wide = sixteen_bit and extent[axis] >= 8 * _COLUMNS * threads
         held = _GUARDED if axis in guarded else _CHAINED
