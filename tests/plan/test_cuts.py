@@ -233,3 +233,26 @@ def test_regions_that_are_cut_where_they_have_no_kernel_are_told_before_any_is_a
     assert prices.asked == [whole]
     names = [{n.name for n in atom.stage.program.nodes} for atom in atoms if isinstance(atom.stage, Region)]
     assert names == ([whole] if possible else [{"mask"}, {"s", "out"}])
+
+
+def test_a_part_of_a_stage_whose_matmuls_share_nothing_is_one_region_where_it_has_a_kernel() -> None:
+    """Eight branches and then their sum are more than one stage holds: the first has branches that nothing in it joins."""
+    m, k, n = programs.axes("m", "k", "n")
+    use, branches = paper.Use, range(8)
+    nodes: list[Contraction | Elementwise] = []
+    for i in branches:
+        nodes.append(Contraction(f"p{i}", (m, n), programs.F32, use("x", (m, k)), use(f"w{i}", (k, n)), (k,)))
+        last = f"p{i}"
+        for step in range(9):
+            operands = (use(last, (m, n)), use(last, (m, n)))
+            nodes.append(Elementwise(last := f"p{i}_{step}", (m, n), programs.F32, programs.MUL, operands))
+    total = "p0_8"
+    for i in branches[1:]:
+        operands = (use(total, (m, n)), use(f"p{i}_8", (m, n)))
+        nodes.append(Elementwise(total := f"sum{i}", (m, n), programs.F32, programs.MUL, operands))
+    inputs = (programs.tensor("x", m, k), *(programs.tensor(f"w{i}", k, n) for i in branches))
+    program = TensorProgram(inputs, tuple(nodes), (total,))
+    cut = stages(program, 64)
+    made = [node.name for stage in cut if isinstance(stage, Region) for node in stage.program.nodes]
+    assert sorted(made) == sorted(node.name for node in nodes)
+    assert len(cut) == len(partition(program)) < len(branches)

@@ -6,11 +6,16 @@ import pytest
 import torch
 
 import weft
+from testkit.block import paper
+from testkit.tensor.rewritten import renamed
 from weft.emit import cpp
 from weft.errors import LeftToPyTorchWarning, WrongKernelError
 from weft.pipeline import WRITTEN
+from weft.plan.choose.region import build_region
+from weft.plan.choose.select import select
 from weft.plan.execute import selections
 from weft.plan.judge import judging
+from weft.plan.targets.candidates import Example
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +124,25 @@ def test_a_wrong_candidate_is_raised_where_defects_are(monkeypatch, tmp_path):
     first_wrong(monkeypatch, 1)
     with pytest.raises(WrongKernelError, match="wrong on hard inputs"):
         weft.optimize(attention, QKV, cache_dir=tmp_path, defects="raise")
+
+
+def test_the_next_candidate_may_be_of_an_equal_region_with_other_names(tmp_path):
+    """The first is selected for the first region of its form, the next for the one that is built."""
+    program, other = paper.attention(), renamed(paper.attention(), "other_{}".format, lambda space: space)
+    sizes = {space.name: 8 for space in program.spaces()}
+    examples = [Example(sizes, {n.name: len(n.axes) - 1 for n in each.inputs}, 1) for each in (program, other)]
+    wrong = []
+
+    def demand(made):
+        if wrong:
+            return "right"
+        wrong.append(made.origin)
+        raise WrongKernelError("the first is wrong")
+
+    def instead(refused):
+        return select(other, examples[1], refused=refused)
+
+    with weft.options(cache_dir=tmp_path, defects="warn"):
+        made = build_region(select(program, examples[0]), demand=demand, instead=instead)
+    assert made.origin not in wrong
+    assert made.program == other

@@ -115,3 +115,19 @@ def test_a_view_that_a_region_without_kernels_hands_on_is_made_for_pytorch():
     for other in (x, torch.randn(9, 6)):
         for found, wanted in zip(plan.run(other), fn(other), strict=True):
             torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_of_a_view_that_no_single_view_says_is_read_by_kernels(dynamic: bool) -> None:
+    """The last row of a slice in steps is not at one place from the end of what is sliced, for all sizes: the flip stays a view."""
+
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.exp(x[::2].flip(0)), torch.tanh(x.exp()[1::2][3:-1:2]).flip(0) + 1
+
+    program = weft.optimize(turned, (torch.randn(16, 8),), dynamic=dynamic)
+    assert not program.fallbacks
+    compiled = weft.compile(turned, dynamic=dynamic, measure="never")
+    for rows in (16, 17, 23):
+        x = torch.randn(rows, 8)
+        for made, expected in zip(compiled(x), turned(x), strict=True):
+            assert torch.allclose(made, expected)

@@ -16,7 +16,7 @@ from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.program import Cast, Contraction, Elementwise, Monoid, Reindex
+from weft.tensor.program import Cast, Contraction, Elementwise, Monoid, Reindex, TensorProgram
 from weft.tensor.scalar import Arg, Lit, apply
 
 ADD = apply("add", Arg(0), Arg(1))
@@ -163,6 +163,36 @@ def test_a_slice_that_meets_an_input_leaves_a_rule_to_agree_with() -> None:
     program = b.finish([b.elementwise(ADD, [b.slice(x, 0, 2, None), y])])
     assert program.consistent({"M": 10, "K": 8})
     assert not program.consistent({"M": 10, "K": 9})
+
+
+def as_long_as_a_part(b: Builder, *starts: int) -> TensorProgram:
+    """x, an index along all of it whose length is that of a slice of a slice .. of x and some more, and that slice."""
+    x = part = b.input("x", (8,), F32)
+    for start in starts:
+        part = b.slice(part, 0, start, None)
+    (axis,) = part.dims
+    assert axis is not None
+    longer = b.longer_axis([axis], sum(starts))
+    assert longer is not None
+    return b.finish([b.elementwise(ADD, [x, b.iota(longer, F32)]), b.elementwise(ADD, [part, part])])
+
+
+def test_a_slice_of_what_is_as_long_as_the_slice_and_some_more_says_nothing_new() -> None:
+    program = as_long_as_a_part(Builder(), 3)
+    (rule,) = program.derived
+    assert rule.plus == 3
+
+
+def test_a_slice_counts_where_what_is_put_together_of_its_parts_does_not_tell_its_size() -> None:
+    """x is as long as x[1:][2:] and 3 more, so that the size of x[1:] follows from that of x by the slice alone."""
+    program = as_long_as_a_part(Builder(), 1, 2)
+    whole = program.inputs[0].axes[0].space
+    assert [rule.start for rule in program.derived if rule.source == whole] == [1]
+    followed = {rule.space: rule.sources for rule in program.derived}
+    (last,) = (rule.space for rule in program.derived if rule.start == 2)
+    assert [len(followed[last]), len(followed[followed[last][0]])] == [1, 1]
+    assert whole not in followed
+    assert program.sizes({whole.name: 12})[last.name] == 9
 
 
 # Rounding.

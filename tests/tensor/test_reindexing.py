@@ -14,6 +14,7 @@ from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.laws import views
+from weft.tensor.laws.reindexing import MOST_PLACES
 from weft.tensor.program import (
     Contraction,
     Elementwise,
@@ -55,6 +56,32 @@ def test_a_row_of_a_product_is_picked_in_memory_where_the_product_is_returned(re
     left, right = rng.standard_normal((4, 3)), rng.standard_normal((3, 8))
     results = run(program, {"x": left, "w": right}, Fp64Domain())
     assert np.allclose(results[-1], -np.exp(left @ right)[1])
+
+
+def halved(steps: int) -> TensorProgram:
+    """A row whose elements are added in pairs so many times, after an exponential."""
+    b = Builder()
+    row = b.elementwise(EXP, [b.input("x", (2**steps,), F32)])
+    for _ in range(steps - 1):
+        row = b.elementwise(ADD, [b.slice(row, 0, 0, None, 2), b.slice(row, 0, 1, None, 2)])
+    return normalize(b.finish([row]))
+
+
+def test_a_tree_of_slices_is_not_written_out_leaf_by_leaf() -> None:
+    assert len(halved(8).nodes) < 4 * 8
+    x = np.random.default_rng(0).standard_normal(256)
+    (result,) = run(halved(8), {"x": x}, Fp64Domain())
+    assert np.allclose(result, np.exp(x).reshape(2, 128).sum(1))
+
+
+@pytest.mark.parametrize("count", [MOST_PLACES, MOST_PLACES + 1])
+def test_what_is_read_at_many_places_is_read_from_memory(count: int) -> None:
+    b = Builder()
+    made = b.elementwise(EXP, [b.input("x", (count, 4), F32)])
+    rows = [b.elementwise(apply("neg", Arg(0)), [b.select(made, 0, i)]) for i in range(count)]
+    program = normalize(b.finish(rows))
+    sources = {n.source for n in program.nodes if isinstance(n, Reindex)}
+    assert (sources == {"x"}) is (count == MOST_PLACES)
 
 
 def test_two_flips_cancel() -> None:

@@ -35,6 +35,9 @@ FUNCTIONS: dict[str, Any] = {
     "bilinear, as many rows": lambda x: functional.interpolate(x, size=(10, 6), mode="bilinear") + 1,
     "bilinear, as many of both": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear") + 1,
     "bilinear, as many, corners": lambda x: functional.interpolate(x, size=(10, 12), mode="bilinear", align_corners=True) + 1,
+    "linear": lambda x: functional.interpolate(x[0], size=31, mode="linear") + 1,
+    "linear, corners": lambda x: functional.interpolate(x[0], scale_factor=2, mode="linear", align_corners=True) + 1,
+    "linear, smaller": lambda x: functional.interpolate(x[0], scale_factor=0.7, mode="linear"),
     "by 41, which eager rounds": lambda x: functional.interpolate(x[0], scale_factor=41) + 1,
     "normalised weights": lambda x: norm(x, x[:1, :1, :1] * 2, 2),
     "normalised filters": lambda x: norm(x, x[:, :1, :1, :1] * 2, 0),
@@ -96,12 +99,12 @@ def test_windows_of_other_sizes():
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "linear"])
 @pytest.mark.parametrize("factor", [1.05, 2.05, 0.51])
 def test_factors_that_give_as_many_elements_or_twice_as_many(factor, mode):
     def function(x: torch.Tensor) -> torch.Tensor:
-        return functional.interpolate(x, scale_factor=(factor, 1.0), mode=mode) + 1
+        return functional.interpolate(x, scale_factor=(factor, 1.0)[: x.ndim - 2], mode=mode) + 1
 
     for dtype in (torch.float32, torch.float64):
-        x = X.to(dtype)
+        x = X[0].to(dtype) if mode == "linear" else X.to(dtype)
         torch.testing.assert_close(weft.optimize(function, (x,), dynamic=False)(x), function(x))

@@ -3,7 +3,7 @@
     max_pool1d(x, 2, 2)[.., i]        =  max(x[.., 2 i], x[.., 2 i + 1])
     upsample_nearest1d(x, 2 n)[.., i] =  x[.., i // 2]                                   memory that repeats, no lookup
     upsample_nearest1d(x, n)[.., i]   =  x[.., p[i]]                                     p: the places that eager reads, a constant
-    upsample_bilinear2d(x, ..)        =  of four such lookups the sum, with a weight each
+    upsample_bilinear2d(x, ..)        =  of four such lookups the sum, with a weight each; of two along one dimension
 
 Whatever a window has beside the tensor is padding, which is read nowhere (`weft.capture.windows`).
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import product
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ _WINDOW = 9
 """So many elements of a window at most are read one by one, each a load of its own."""
 _TIMES = 40
 """By whole factors up to this eager repeats each element as often; by some larger ones, 41 first, its places are rounded down."""
+
+_Side: TypeAlias = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, Any]]
+"""For each element of a result along a dimension, a place in the tensor, and the share of what lies there."""
 
 
 def _each(value: Any, count: int, default: Sequence[int] = ()) -> list[int]:
@@ -235,8 +239,8 @@ def _times(old: Any, new: Any, scale: float | None) -> int | None:
     return times
 
 
-def _bilinear(tensor: torch.Tensor, output_size: Any, align_corners: bool, *given: Any) -> Any:
-    """Adds up, of the two elements on both sides along each of two dimensions, shares that their nearness decides."""
+def _linear(tensor: torch.Tensor, output_size: Any, align_corners: bool, *given: Any) -> Any:
+    """Adds up, of the two elements on both sides along each dimension, shares that their nearness decides."""
     scales = _factors(tensor, given)
     sizes = _sizes(tensor, output_size, scales)
     if not tensor.is_floating_point() or any(map(symbolic, (*tensor.shape[2:], *sizes))):
@@ -247,15 +251,21 @@ def _bilinear(tensor: torch.Tensor, output_size: Any, align_corners: bool, *give
     wide = widened(tensor)
     kind = np.float64 if wide.dtype == torch.float64 else np.float32
     sides = [_sides(int(old), int(new), scale, kind, corners=align_corners) for old, new, scale in along]
-    rows, columns = ([(torch.tensor(at), torch.tensor(share)) for at, share in side] for side in sides)
-    rows = [(at.unsqueeze(1), share.unsqueeze(1)) for at, share in rows]
-    parts = [wide[:, :, row, column] * (down * across) for (row, down), (column, across) in product(rows, columns)]
-    return (parts[0] + parts[1] + (parts[2] + parts[3])).to(tensor.dtype)
+    parts = [_share(wide, corner) for corner in product(*sides)]
+    while len(parts) > 1:
+        parts = [first + second for first, second in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0].to(tensor.dtype)
 
 
-def _sides(
-    old: int, new: int, scale: float | None, kind: type[np.floating[Any]], *, corners: bool
-) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, Any]]]:
+def _share(tensor: torch.Tensor, corner: Sequence[_Side]) -> torch.Tensor:
+    """Returns what lies at one corner of where each element of the result is, times the share that it has."""
+    behind = range(len(corner) - 1, -1, -1)  # dimensions after each, along which its places and shares are the same
+    places = (torch.tensor(at).reshape(-1, *[1] * n) for (at, _), n in zip(corner, behind, strict=True))
+    shares = (torch.tensor(share).reshape(-1, *[1] * n) for (_, share), n in zip(corner, behind, strict=True))
+    return tensor[(slice(None), slice(None), *places)] * reduce(torch.mul, shares)
+
+
+def _sides(old: int, new: int, scale: float | None, kind: type[np.floating[Any]], *, corners: bool) -> list[_Side]:
     """Lists for each element of the result the places before and after it, and the share of each; of as many elements, its own."""
     numbers = np.arange(new, dtype=kind)
     if corners:
@@ -273,6 +283,10 @@ RESAMPLED: dict[str, Callable[..., Any]] = {
     "aten.max_pool2d_with_indices.default": _max_pool_with_places,
     **{f"aten.avg_pool{rank}d.default": _avg_pool(rank) for rank in (1, 2)},
     **{f"aten.upsample_nearest{rank}d.{overload}": _nearest for rank in (1, 2, 3) for overload in ("default", "vec")},
-    **{f"aten.upsample_bilinear2d.{overload}": _bilinear for overload in ("default", "vec")},
+    **{
+        f"aten.upsample_{name}.{overload}": _linear
+        for name in ("linear1d", "bilinear2d")
+        for overload in ("default", "vec")
+    },
 }
 """By overload; NotImplemented leaves the call whole."""

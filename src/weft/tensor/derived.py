@@ -76,7 +76,11 @@ def about(spaces: Iterable[Space], rules: Sequence[Derived], of: Mapping[Space, 
                 waiting += near[number]
     # A space of another part that one rule alone speaks of is not known by another one, nor does another need it.
     count = Counter(space for spoken_of in near.values() for space in spoken_of)
-    while lone := [n for n, spoken_of in near.items() if any(count[s] == 1 and s not in own for s in spoken_of)]:
-        for number in lone:
-            count.subtract(near.pop(number))
+    lone = [space for space, rules_of_it in count.items() if rules_of_it == 1 and space not in own]
+    while lone:
+        for number in of[lone.pop()]:
+            for space in near.pop(number, ()):
+                count[space] -= 1
+                if count[space] == 1 and space not in own:
+                    lone.append(space)
     return tuple(rules[number] for number in sorted(near))

@@ -306,12 +306,15 @@ class _Graph:
             for region in atom.inside:
                 wholes.setdefault(region, set()).add(i)
         # A write may wait for some atoms of a stage of the partition, and others of it for the write: that is no region then.
-        convex = {r for r, parts in wholes.items() if self.waits.hull(subset_of(parts)) == subset_of(parts)}
+        convex = [r for r, parts in wholes.items() if self.waits.hull(subset_of(parts)) == subset_of(parts)]
         # For each atom, the regions that it is a part of, each with all the atoms that are.
         self.inside = [[(r, wholes[r]) for r in atom.inside if r in convex] for atom in atoms]
         self.made: dict[Subset, Region] = {}
         self.at_once = False  # whether selections are made side by side
-        self.parts = [part for parts in convex_parts(self.waits, self._possible) for part in parts]
+        # Parts of a whole that read the same, and nothing of each other, are not connected, and are a region nevertheless: where
+        # it has kernels, there is no other.
+        grown = (part for parts in convex_parts(self.waits, self._possible) for part in parts)
+        self.parts = list(dict.fromkeys((*grown, *(subset_of(wholes[region]) for region in convex))))
 
     def best(self) -> tuple[Task, ...]:
         """Returns the stages of the best cut, in no order. The regions of each stretch are told as soon as they are found, but

@@ -145,7 +145,7 @@ def _next_right(
         except (UnsupportedError, ScheduleError):  # there is no other
             return None
         try:
-            return attempts.serving(selection)
+            return attempts.at(selection).serving(selection)
         except WrongKernelError as wrong:
             refused[selection.chosen.origin] = wrong.what
     return None
@@ -173,6 +173,10 @@ class _Attempts:
     def __init__(self, selection: Selection, demand: Demand, verdicts: VerdictsAhead | None) -> None:
         self._selection, self._demand, self._verdicts = selection, demand, verdicts
         self._found: list[tuple[Candidate, CompiledRegion | VerificationError | WrongKernelError]] = []
+
+    def at(self, selection: Selection) -> _Attempts:
+        """Returns attempts at another selection, which may be for an equal region that calls its values otherwise."""
+        return _Attempts(selection, self._demand, self._verdicts)
 
     def made(self, candidate: Candidate) -> CompiledRegion:
         """Gets the kernels of `candidate`, which may run; raises as `build_region`."""

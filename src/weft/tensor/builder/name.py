@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
-from weft.tensor.builder.unify import Spaces
+from weft.tensor.builder.unify import Sliced, Spaces
 from weft.tensor.derived import Derived
 from weft.tensor.program import Extent, Input, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes
@@ -26,7 +27,7 @@ def named(program: TensorProgram, spaces: Spaces) -> tuple[TensorProgram, dict[s
     dims = tuple(tuple(None if d is None else naming.axis(d) for d in each) for each in program.output_dims)
     inputs = tuple(naming.input(n) for n in program.inputs)
     nodes = tuple(naming.node(n) for n in program.nodes)
-    return TensorProgram(inputs, nodes, program.outputs, dims, tuple(naming.derived)), naming.spaces
+    return TensorProgram(inputs, nodes, program.outputs, dims, naming.rules()), naming.spaces
 
 
 class _Naming:
@@ -39,6 +40,7 @@ class _Naming:
         self._axes: dict[Axis, Axis] = {}
         self._counts: dict[Space, int] = {}
         self._waiting: set[str] = set()
+        self._circular: list[tuple[Space, Sliced]] = []
 
     def spaces_of(self, node: Node) -> None:
         """Names the spaces of `node`."""
@@ -87,13 +89,11 @@ class _Naming:
         root = self._spaces.root(space)
         if root in self._named:
             return self._named[root]
-        # A rule that would be followed in a circle (a slice of what is a multiple of the slice) says nothing new.
         self._waiting.add(root)
-        rules = [
-            s
-            for s in self._spaces.sliced(space)
-            if self._waiting.isdisjoint(self._spaces.root(each) for each in (s.source, *s.others))
-        ]
+        rules, circular = list[Sliced](), list[Sliced]()
+        for rule in self._spaces.sliced(space):
+            waits = self._waiting.isdisjoint(self._spaces.root(each) for each in (rule.source, *rule.others))
+            (rules if waits else circular).append(rule)
         sliced = [(s, self._space(s.source), tuple(map(self._space, s.others))) for s in rules]
         self._waiting.remove(root)
         fixed = self._spaces.hint(space) if self._spaces.fixed(space) else None
@@ -102,7 +102,57 @@ class _Naming:
         self.derived += [
             Derived(made, of, s.start, s.stop, s.step, s.times, s.plus, others) for s, of, others in sliced
         ]
+        self._circular += [(made, rule) for rule in circular]
         return made
+
+    def rules(self) -> tuple[Derived, ...]:
+        """Returns the rules, of which none is followed in a circle.
+
+        A slice of what is a multiple of the slice would be such a circle (a list put together of what was made of its halves). It
+        mostly says nothing new, since the multiple tells its part. Where it does not, the slice's rule counts, not the multiple's:
+        what it is a slice of was there first.
+        """
+        slices = [
+            Derived(made, self._named[self._spaces.root(s.source)], s.start, s.stop, s.step)
+            for made, s in self._circular
+            if (s.times, s.plus, s.others) == (1, 0, ()) and self._spaces.root(s.source) in self._named
+        ]
+        new = [rule for rule in slices if rule.space not in _told_by(rule.source, self.derived)]
+        if not new:
+            return tuple(self.derived)
+        every, kept = [*self.derived, *new], dict[int, Derived]()
+        sources: dict[Space, set[Space]] = {}
+        for number, rule in sorted(enumerate(every), key=lambda each: not _is_slice(each[1])):
+            if rule.space not in _all_sources(rule.sources, sources):
+                sources.setdefault(rule.space, set()).update(rule.sources)
+                kept[number] = rule
+        return tuple(kept[number] for number in sorted(kept))
+
+
+def _is_slice(rule: Derived) -> bool:
+    return (rule.times, rule.plus, rule.others) == (1, 0, ())
+
+
+def _told_by(space: Space, rules: Sequence[Derived]) -> set[Space]:
+    """Returns the spaces whose sizes follow from that of `space`, by `rules` read both ways."""
+    turned = [rule.backwards for rule in rules]
+    waiting = [*rules, *(rule for rule in turned if rule is not None)]
+    told = {space}
+    while applied := [r for r in waiting if told.issuperset(s for s in r.sources if s.fixed is None)]:
+        told.update(rule.space for rule in applied)
+        waiting = [rule for rule in waiting if rule.space not in told]
+    return told
+
+
+def _all_sources(spaces: Iterable[Space], sources: Mapping[Space, Collection[Space]]) -> set[Space]:
+    """Returns `spaces`, and all that their sizes follow from."""
+    found, waiting = set[Space](), list(spaces)
+    while waiting:
+        space = waiting.pop()
+        if space not in found:
+            found.add(space)
+            waiting += sources.get(space, ())
+    return found
 
 
 def space_name(number: int) -> str:

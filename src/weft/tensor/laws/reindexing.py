@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
@@ -50,12 +51,23 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
     reindexings compose to something else, or the source is opaque, the reindexing stays. So does one of
     what is returned and made of a matmul's result: it is in memory, and what it is made of may be all
     that the program does. And so does one that splits a dimension of what is made of a matmul's result,
-    or is read otherwise as well: it is a view of memory that is there anyway.
+    or is read otherwise as well: it is a view of memory that is there anyway. And so do those of a value
+    that is read at more than `MOST_PLACES` places, also by way of others that are reindexed in their turn:
+    a tree of steps that each read two slices of the one before would be written out leaf by leaf.
     Conditioning: none, each element is computed as before; other elements that are read both with
     and without a reindexing are computed twice.
     """
-    return remove_dead(_Inlining(program).run())
+    crowded = frozenset[str]()
+    while True:
+        inlining = _Inlining(program, crowded)
+        made = inlining.run()
+        if inlining.crowded == crowded:
+            return remove_dead(made)
+        crowded = inlining.crowded  # again, since places of these were made before they were known to be so many
 
+
+# A value that is read at more places is stored, and these are views of it: each would be operations of its own, to be compiled.
+MOST_PLACES = 8
 
 _Place: TypeAlias = tuple[str, tuple[Affine, ...]]
 """A value, and an index into each of its axes."""
@@ -65,13 +77,17 @@ _Place: TypeAlias = tuple[str, tuple[Affine, ...]]
 class _Inlining(Draft):
     """The new program so far; `pending` are the old reindexings.
 
-    What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place.
+    What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place. What was made to be some
+    place of a value has that value for its `origin`, of which there are so many `places`; `crowded` are values with too many.
     """
 
+    crowded: frozenset[str] = frozenset()
     pending: dict[str, Reindex] = field(default_factory=dict[str, Reindex])
     stands_for: dict[str, Use] = field(default_factory=dict[str, Use])
     known: dict[_Place, Use] = field(default_factory=dict[_Place, Use])
     whole: dict[str, str] = field(default_factory=dict[str, str])
+    origin: dict[str, str] = field(default_factory=dict[str, str])
+    places: Counter[str] = field(default_factory=Counter[str])
 
     def __post_init__(self) -> None:
         """Finds what is returned and made of a matmul's result."""
@@ -87,7 +103,9 @@ class _Inlining(Draft):
         """Tells whether `value[index...]` is read where `value` lies in memory, not computed there."""
         if value in self.pending:
             return False
-        return value in self.returned or (any(len(i.terms) > 1 for i in index) and self.lies_in_memory(value))
+        if value in self.returned or self.origin.get(value, value) in self.crowded:
+            return True
+        return any(len(i.terms) > 1 for i in index) and self.lies_in_memory(value)
 
     def lies_in_memory(self, value: str) -> bool:
         """Tells whether `value` is better read from memory in split dimensions than computed in these: then all its elements
@@ -157,10 +175,10 @@ class _Inlining(Draft):
             return self.append(Reindex(name, axes, node.dtype, value, index))
         match node:
             case Lookup():
-                return self.append(replace(self.looked_up(node, bound), name=name, axes=axes))
+                return self.at_a_place(value, replace(self.looked_up(node, bound), name=name, axes=axes))
             case Elementwise() | Cast() | Contraction() | Reduction():
                 made = self.covered(node, lambda use: self.at(use.value, tuple(bound[a] for a in use.axes)), bound)
-                return self.append(replace(made, name=self.fresh(value)))
+                return self.at_a_place(value, replace(made, name=self.fresh(value)))
             case Iota():
                 return self.counted(node, index[0])
             case Reindex():
@@ -177,6 +195,14 @@ class _Inlining(Draft):
                 return Use(value, ())
             case _:
                 assert_never(node)
+
+    def at_a_place(self, value: str, node: Node) -> Use:
+        """Adds `node`, which is `value` at some place, and returns a use of it."""
+        origin = self.origin[node.name] = self.origin.get(value, value)
+        self.places[origin] += 1
+        if self.places[origin] > MOST_PLACES and origin not in self.program.numbers:
+            self.crowded |= {origin}
+        return self.append(node)
 
     def covered(self, node: Node, change: Callable[[Use], Use], bound: Mapping[Axis, Affine] | None = None) -> Node:
         """Returns `node` with its uses changed; a sum still reads along every axis that it did."""

@@ -72,7 +72,7 @@ def views(program: TensorProgram) -> tuple[TensorProgram, tuple[View, ...]]:
                     b[m] = exp(a[m])               View a: x's memory, 8 rows on
 
     Condition: none, an affine index into memory is an offset and strides. Conditioning: none.
-    Inputs that are no longer read stay, since sizes are read off them.
+    One of a view is a view of that, after it. Inputs that are no longer read stay, since sizes are read off them.
     """
     inputs = {node.name: node for node in program.inputs}
     found: list[View] = []
@@ -85,7 +85,8 @@ def views(program: TensorProgram) -> tuple[TensorProgram, tuple[View, ...]]:
         source = inputs[node.source]
         dims = tuple(i for i, d in enumerate(source.dims or source.axes) if d is not None)
         found.append(View(node.name, source.name, node.axes, dims, node.index))
-        made.append(Input(node.name, node.axes, node.dtype, node.axes))
+        inputs[node.name] = Input(node.name, node.axes, node.dtype, node.axes)
+        made.append(inputs[node.name])
     every = (*program.inputs, *made)
     return replace(program, inputs=every, nodes=tuple(kept)), tuple(found)
 
