@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from weft.capture import FixedLayout
 from weft.plan.execute.scratch import Scratch
 from weft.run import stats
 
@@ -113,6 +114,16 @@ def test_weights_that_lie_otherwise_are_read_as_they_lie(change: str) -> None:
         else:
             layer.load_state_dict({"weight": other, "bias": torch.randn(5)}, assign=True)
         torch.testing.assert_close(run(x), torch.softmax(layer(x), -1))
+
+
+def test_layouts_of_other_ranks_and_of_what_changes_are_compared() -> None:
+    matrix, any_rows = FixedLayout((6, 5), (5, 1)), FixedLayout((None, 5), (5, 1))
+    assert matrix.holds(matrix)
+    assert any_rows.holds(matrix)
+    assert not matrix.holds(any_rows)
+    assert not matrix.holds(FixedLayout((6, 5), (1, 6)))
+    assert not matrix.holds(FixedLayout((6,), (1,)))
+    assert not FixedLayout((), ()).holds(matrix)
 
 
 def test_a_graph_for_all_sizes_serves_another_one_only_where_its_weights_lie_alike() -> None:

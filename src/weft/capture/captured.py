@@ -131,9 +131,9 @@ class FixedLayout:
         return FixedLayout(tuple(map(_fixed, fake.shape)), tuple(map(_fixed, fake.stride())))
 
     def holds(self, other: FixedLayout) -> bool:
-        """Tell whether all that is fixed here is fixed there, and the same."""
+        """Tell whether the other one has as many dimensions, and all that is fixed here is the same there."""
         mine, its = (*self.sizes, *self.strides), (*other.sizes, *other.strides)
-        return all(own is None or own == there for own, there in zip(mine, its, strict=True))
+        return len(mine) == len(its) and all(own is None or own == there for own, there in zip(mine, its, strict=True))
 
 
 def _fixed(size: Any) -> int | None:
