@@ -68,7 +68,7 @@ def halved(steps: int) -> TensorProgram:
 
 
 def test_a_tree_of_slices_is_not_written_out_leaf_by_leaf() -> None:
-    assert len(halved(8).nodes) < 4 * 8
+    assert len(halved(10).nodes) <= len(halved(8).nodes) + 2 * 4, "each step adds its own operations"
     x = np.random.default_rng(0).standard_normal(256)
     (result,) = run(halved(8), {"x": x}, Fp64Domain())
     assert np.allclose(result, np.exp(x).reshape(2, 128).sum(1))

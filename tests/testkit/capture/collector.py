@@ -80,7 +80,8 @@ def run(captured: Captured, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         tensor = arguments[index].detach()
         wide = tensor.double() if tensor.is_floating_point() else tensor
         inputs[node.name] = wide.numpy()
-    outputs = returned(program, evaluate(program, inputs, domain, opaque), domain)
+    told = {space.name: int(number.value(arguments)) for space, number in captured.sizes.items() if not number.tensors}
+    outputs = returned(program, evaluate(program, inputs, domain, opaque, sizes=told), domain)
     for argument, index in captured.writes:
         arguments[argument].copy_(torch.from_numpy(np.array(outputs[index])))
     results: list[Any] = []

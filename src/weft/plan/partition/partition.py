@@ -344,14 +344,17 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
 def _depths(program: TensorProgram) -> dict[str, int]:
     """Number the stage of each value: inputs 0, and one more at each cut.
 
-    A contraction is of the stage of what reads it where that waits for something else, as for a mask: so it need not lie in memory.
+    A contraction is of the stage of what reads it where that waits for a mask: so it need not lie in memory. Where that waits for
+    another product, as in x @ w + (x @ a) @ b, either may be in a kernel with the sum, and the cuts choose.
     """
-    depth = _earliest(program, {})
+    depth, values = _earliest(program, {}), program.values()
     late: dict[str, int] = {}
     for node in program.nodes:
         readers = program.readers.get(node.name, ()) if isinstance(node, Contraction) else ()
         if readers and node.name not in program.outputs and all(isinstance(n, Elementwise | Cast) for n in readers):
-            late[node.name] = min(depth[n.name] for n in readers)
+            beside = {v for n in readers for v in uses(n) if depth[v] > depth[node.name]}
+            if not any(values[v].dtype.is_float for v in beside):
+                late[node.name] = min(depth[n.name] for n in readers)
     return _earliest(program, late) if any(depth[name] < own for name, own in late.items()) else depth
 
 

@@ -67,7 +67,8 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
 
 
 # A value that is read at more places is stored, and these are views of it: each would be operations of its own, to be compiled.
-MOST_PLACES = 8
+# A padded window of three by three, as pooling has, counts 18: each element, and whether it is inside.
+MOST_PLACES = 20
 
 _Place: TypeAlias = tuple[str, tuple[Affine, ...]]
 """A value, and an index into each of its axes."""
