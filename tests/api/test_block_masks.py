@@ -83,7 +83,7 @@ def test_what_lies_in_no_listed_block_does_not_count_whatever_the_function_says(
     ],
 )
 def test_a_part_of_a_block_mask_has_its_rows(index: tuple[Any, ...], first: int, rows: int) -> None:
-    """As in decoding: some rows of blocks, with a function that counts from the first of them."""
+    """Takes some rows of blocks, as decoding does, with a function that counts from the first of them."""
 
     def kept(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (i >= j) & (i - j < 100)

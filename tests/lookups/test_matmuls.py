@@ -125,7 +125,7 @@ def test_pytorchs_call_is_the_same():
 
 @pytest.mark.usefixtures("any_rows")
 def test_gates_products_and_weights_of_experts_are_two_kernels():
-    """What follows a product of groups is in its kernel, and the mask of groups is made in each: no list of it lies in memory."""
+    """Puts what follows a product of groups into its kernel; the mask of groups is made in each: no list of it lies in memory."""
 
     def function(x, gate_up, down, ends, weights):
         product = torch.ops.transformers.grouped_mm_fallback

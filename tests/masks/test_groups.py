@@ -106,7 +106,7 @@ def test_a_guard_that_leaves_out_what_counts_is_refuted(granularity: Granularity
 
 
 def test_the_interpreter_leaves_rows_out() -> None:
-    """Of a guard that says the opposite, a block that some rows of are of the group is done, but for these rows."""
+    """Turns the guard around: a block of which some rows are of the group is done, but for these rows."""
     right = placed(5)
     rows = asking(right).guard
     assert rows is not None

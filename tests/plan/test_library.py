@@ -190,7 +190,7 @@ def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypat
 
 
 def test_the_library_is_not_timed_where_integers_say_what_is_multiplied(monkeypatch) -> None:
-    """Of groups that all end at row 0 no row is multiplied: that took no time at all. The call is a candidate all the same."""
+    """Gives no seconds: of groups that all end at row 0 no row is multiplied. The call is a candidate all the same."""
 
     def grouped(x, w, ends):
         return torch.nn.functional.grouped_mm(x, w, offs=ends)

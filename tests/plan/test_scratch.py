@@ -99,7 +99,7 @@ def test_a_run_of_many_small_kernels_allocates_for_its_results_alone() -> None:
 
 @pytest.mark.parametrize("change", ["data", "parameter", "load"])
 def test_weights_that_lie_otherwise_are_read_as_they_lie(change: str) -> None:
-    """Where weights lie in memory is written into a run; PyTorch's guards see that it has changed."""
+    """Moves weights, whose layout is written into a run: PyTorch's guards see that it has changed."""
     torch.manual_seed(0)
     layer = nn.Linear(6, 5).eval()
     run = compiled(lambda x: torch.softmax(layer(x), -1))

@@ -212,7 +212,7 @@ def test_log_sums_of_any_magnitude(length: int, scale: float, shift: float) -> N
 
 
 def test_log_sums_whose_greatest_grows_with_each_element() -> None:
-    """What came before is multiplied in each step, by factors next to 1: in fp32 their roundings would add up."""
+    """Multiplies what came before in each step, by factors next to 1: in fp32 their roundings would add up."""
     x = torch.linspace(0, 1, 100_000)
     check(lambda x: torch.logcumsumexp(x, 0), x)
     check(lambda x: torch.logcumsumexp(x, 0), x.flip(0))

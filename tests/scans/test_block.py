@@ -145,7 +145,7 @@ def test_the_merge_of_exponentials_is_the_one_that_a_cascade_derives() -> None:
             known[node.name] = substitute(node.expr, lambda i, args=node.args: known[args[i]])
 
     def plain(expr: Scalar) -> Scalar:
-        """What a part whose exponent is the greatest is multiplied by, 1, is an exponential, too."""
+        """Writes as an exponential, too, the 1 by which a part with the greatest exponent is multiplied."""
         match expr:
             case Apply("where", (Apply("eq"), Lit(1.0), Apply("exp", (exponent,)))):
                 return Apply("decay", (exponent,))

@@ -91,7 +91,7 @@ def recurrence(dtype: DType = F32, over: Axis = N) -> TensorProgram:
 
 
 def log_sums_of_a_row() -> TensorProgram:
-    """The same of a single row."""
+    """Take logarithms of sums, as above, of a single row."""
     nodes = of_states(of_exponentials(1), (Use("x", (N,)),), (Arg(0), Lit(1.0)), F32, N)
     last = Elementwise("z", (N,), F32, _LOG_SUM, (Use("y0", (N,)), Use("y1", (N,))))
     return TensorProgram((Input("x", (N,), F32),), (*nodes, last), ("z",))

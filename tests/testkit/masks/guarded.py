@@ -47,7 +47,7 @@ def weighted() -> TensorProgram:
 
 
 def weighted_without() -> TensorProgram:
-    """The same with a mask that says what is left out."""
+    """Weigh as above, with a mask that says what is left out."""
     b = Builder()
     scores, v = _scores(b)
     left_out = apply("where", Arg(0), Lit(-math.inf), Arg(1))
