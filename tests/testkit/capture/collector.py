@@ -69,7 +69,8 @@ def run(captured: Captured, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         if node.name not in values:
             call = captured.calls[node.call]
             known = {n: torch.from_numpy(np.array(v, order="C")) for n, v in zip(node.uses, used, strict=True)}
-            if call.random:  # what is drawn depends on the element type
+            # What is drawn, and how many elements the same bits are, depends on the element type.
+            if call.random or call.target is torch.ops.aten.view.dtype:
                 known = {n: v.to(getattr(torch, defined[n].dtype.name)) for n, v in known.items()}
             values.update(call.run(known, arguments))
         return values[node.name].numpy()
