@@ -7,7 +7,7 @@ maximum off its exponents gives the number, where eager PyTorch and a reference 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,6 +25,8 @@ _MOST = 1 << 60
 """No power is beyond this: longer numbers are infinite, or 0."""
 _APART = 20_000
 """What is so many powers below a term of a sum is nothing beside it."""
+_SMALL = np.ldexp(np.longdouble(1), int(np.finfo(np.longdouble).minexp) // 2)
+"""Beside a sum of this size, terms that numpy's widest type has not the range for are nothing."""
 _PRODUCTS = 1 << 23
 """So many products of a contraction are held at once at the most."""
 
@@ -62,21 +64,28 @@ class WideDomain(Fp64Domain):
         right_axes: Sequence[int],
         out_axes: Sequence[int],
     ) -> Array:
-        """Multiplies and sums, all products of some rows at once; raises MemoryError where one row's are too many."""
+        """Multiplies and sums; raises MemoryError where a sum has too many terms."""
         if _WIDE not in (left.dtype, right.dtype):
             return super().contract(left, left_axes, right, right_axes, out_axes)
         return contract_arrays(self._matmul, _wide(left), left_axes, _wide(right), right_axes, out_axes)
 
     def _matmul(self, left: Array, right: Array) -> Array:
-        (count, rows, terms), columns = left.shape, right.shape[-1]
-        at_once = _PRODUCTS // max(1, count * terms * columns)
+        """Multiplies matrices, each row and each column beside its greatest element; term by term what that has not the range for."""
+        at_once = _PRODUCTS // max(1, left.shape[-1])
         if not at_once:
-            raise MemoryError("a row has too many products")
-        parts = [
-            self._summed(_multiplied(left[:, begin : begin + at_once, :, None], right[:, None]), (2,))
-            for begin in range(0, rows, at_once)
-        ]
-        return np.concatenate(parts, 1) if parts else _wide(np.zeros((count, rows, columns)))
+            raise MemoryError("a sum has too many terms")
+        left, right, given = _numbers(left), _numbers(right), (left["part"], right["part"])
+        one, of_rows = _beside_greatest(left, 2)
+        other, of_columns = _beside_greatest(right, 1)
+        sizes = np.abs(one) @ np.abs(other)
+        found = self._sum(one @ other, of_rows + of_columns, lambda: sizes, left.shape[-1])
+        small = (sizes < _SMALL) & _any_meet(left["part"] != 0, right["part"] != 0)
+        places = np.nonzero(small)
+        for begin in range(0, len(places[0]), at_once):
+            batch, row, column = (each[begin : begin + at_once] for each in places)
+            terms = _multiplied(left[batch, row], right[batch, :, column])
+            found[batch, row, column] = self._summed(terms, (1,))
+        return _with_endless(found, *given)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         """Reduces; NaN propagates."""
@@ -99,13 +108,20 @@ class WideDomain(Fp64Domain):
         """Sums beside the greatest power of each sum; off by what rounding each partial sum may take."""
         power = np.max(v["power"], axis=tuple(dims), keepdims=True, initial=-_MOST)
         terms = _scaled(v["part"], v["power"] - power)
-        found = _normalised(np.sum(terms, axis=tuple(dims)), np.squeeze(power, tuple(dims)))
+        return self._sum(
+            np.sum(terms, axis=tuple(dims)),
+            np.squeeze(power, tuple(dims)),
+            lambda: np.sum(np.abs(terms), axis=tuple(dims)),
+            math.prod(v.shape[d] for d in dims),
+        )
+
+    def _sum(self, parts: Array, power: Array, sizes: Callable[[], Array], count: int) -> Array:
+        """Returns sums of `count` terms, `parts` times 2 to the `power`, of absolute values `sizes()` in all."""
+        found = _normalised(parts, power)
         if self._rng is None:
             return found
-        count = math.prod(v.shape[d] for d in dims)
-        size: Array = np.sum(np.abs(terms), axis=tuple(dims)) * (0.5 * self._eps * math.sqrt(max(1, count)))
-        off = np.multiply(size, self._uniform(size.shape))
-        return _added(found, _normalised(off, np.squeeze(power, tuple(dims))))
+        off = sizes() * (0.5 * self._eps * math.sqrt(max(1, count)))
+        return _added(found, _normalised(np.multiply(off, self._uniform(off.shape)), power))
 
     def prefixes(self, monoid: Monoid, v: Array) -> Array:
         """Combines from the first element on, in fp64's range."""
@@ -169,6 +185,45 @@ def _logarithm(value: Array) -> Array:
     value = _wide(value)
     with np.errstate(all="ignore"):  # of 0 and of what is negative
         return _wide(np.log(value["part"]) + value["power"] * np.log(np.longdouble(2)))
+
+
+def _beside_greatest(values: Array, axis: int) -> tuple[Array, Array]:
+    """Returns numbers from -1 to 1, and the powers along an axis that they are beside."""
+    power: Array = np.max(values["power"], axis=axis, keepdims=True, initial=-_MOST)
+    return _scaled(np.ascontiguousarray(values["part"]), values["power"] - power), power
+
+
+def _numbers(values: Array) -> Array:
+    """Returns numbers with 0 for what is infinite or no number."""
+    odd = ~np.isfinite(values["part"])
+    if not odd.any():
+        return values
+    found = values.copy()
+    found["part"][odd], found["power"][odd] = 0, -_MOST
+    return found
+
+
+def _with_endless(sums: Array, left: Array, right: Array) -> Array:
+    """Returns sums of products with the terms that are infinite, or no numbers; 0 times either is 0."""
+    if np.isfinite(left).all() and np.isfinite(right).all():
+        return sums
+    none = _any_meet(np.isnan(left), right != 0) | _any_meet(left != 0, np.isnan(right))
+    up, down = (
+        _any_meet(left == sign * np.inf, right > 0)
+        | _any_meet(left == -sign * np.inf, right < 0)
+        | _any_meet(left > 0, right == sign * np.inf)
+        | _any_meet(left < 0, right == -sign * np.inf)
+        for sign in (1, -1)
+    )
+    odd = np.where(none | (up & down), np.nan, np.where(up, np.inf, -np.inf))
+    sums["part"] = np.where(none | up | down, odd, sums["part"])
+    sums["power"] = np.where(none | up | down, 0, sums["power"])
+    return sums
+
+
+def _any_meet(left: Array, right: Array) -> Array:
+    """Tells in which sums of products some term has both."""
+    return left.astype(np.float32) @ right.astype(np.float32) > 0
 
 
 def _scaled(parts: Array, powers: Array) -> Array:
