@@ -27,7 +27,7 @@ _TOGETHER = 1 << 22
 
 
 def run(judged: Judged, region: CompiledRegion, every: Iterable[Case], tally: ErrorTally) -> str | None:
-    """Runs the kernels on all cases and takes in their results; in words what went wrong with that.
+    """Runs the kernels on all cases, or until a result is wrong, and takes in their results; in words what went wrong with that.
 
     Cases are drawn, run and compared a few at a time, large ones one by one: memory is held for no more of them.
 
@@ -38,7 +38,7 @@ def run(judged: Judged, region: CompiledRegion, every: Iterable[Case], tally: Er
     number = 0
     for some in _batches(every, lambda case: points(judged.written, case.sizes)):
         failed = _run(judged, region, some, number, tally)
-        if failed is not None:
+        if failed is not None or tally.wrong:
             return failed
         number += len(some)
     return None
@@ -77,6 +77,8 @@ def _run(judged: Judged, region: CompiledRegion, some: list[Case], number: int, 
         return failed
     for case, tensors in results:
         tally.add(case, tuple(_numbers(t.cpu()) if case.device is None else _held(t) for t in tensors))
+        if tally.wrong:  # what else is wrong nobody asks
+            break
     return None
 
 
