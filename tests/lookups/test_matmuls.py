@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import weft
-from weft.capture import grouped as groups
 from weft.tensor.dtypes import DType
 
 S, K, N, G = 5, 24, 17, 3
@@ -31,12 +30,6 @@ def rows(x, w, i):
 
 def attention(x, w, i):
     return torch.softmax(x[:, None] @ w[i], -1) @ w[i].transpose(1, 2)
-
-
-@pytest.fixture
-def any_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for groups of more rows than those for which the library's call gives way."""
-    monkeypatch.setattr(groups, "FEW_ROWS", 10**6)
 
 
 def grouped(x, w, ends):
@@ -93,21 +86,11 @@ def test_groups_of_rows_are_one_kernel(ends, dtype):
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("any_rows")
 def test_groups_of_many_rows_and_of_one_are_one_kernel(rows, ends, dtype):
     x, ends = torch.randn(rows, K).to(dtype), torch.tensor(ends, dtype=torch.int32)
     assert len(check(grouped, x, W.to(dtype), ends).kernels) == 1
 
 
-def test_of_more_rows_the_librarys_call_stays() -> None:
-    """Whole models are slower with kernels for them, so far."""
-    rows, ends = groups.FEW_ROWS + 1, torch.tensor([3, 9, groups.FEW_ROWS + 1], dtype=torch.int32)
-    for count, left in ((groups.FEW_ROWS, 0), (rows, 1)):
-        program = weft.optimize(grouped, (torch.randn(rows, 32)[:count], torch.randn(3, 32, 48), ends.clamp(max=count)))
-        assert len(program.fallbacks) == left
-
-
-@pytest.mark.usefixtures("any_rows")
 def test_pytorchs_call_is_the_same():
     """PyTorch leaves rows after the last group undefined; a kernel makes them 0."""
 
@@ -123,7 +106,6 @@ def test_pytorchs_call_is_the_same():
     assert not found[33:].any()
 
 
-@pytest.mark.usefixtures("any_rows")
 def test_gates_products_and_weights_of_experts_are_two_kernels():
     """Puts what follows a product of groups into its kernel; the mask of groups is made in each: no list of it lies in memory."""
 
@@ -156,7 +138,6 @@ def test_a_program_for_any_number_of_rows_serves_others():
         torch.testing.assert_close(compiled(x, W, ends), grouped(x, W, ends))
 
 
-@pytest.mark.usefixtures("any_rows")
 def test_a_gpu_multiplies_groups_of_rows_too():
     args = torch.randn(40, K, dtype=torch.bfloat16), W.bfloat16(), torch.tensor([7, 20, 40])
     program = weft.optimize(grouped, args, target="cuda:90")

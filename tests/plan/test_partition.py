@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
 from testkit.block import programs
+from testkit.plan.captured import captured
 from weft.plan.partition.halves import before_wider
 from weft.plan.partition.partition import Region, TorchCall, partition
+from weft.plan.partition.stages import depths
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use
+from weft.tensor.program import Cast, Contraction, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 
 M, F32 = Axis("m", Space("M")), DType.float32
@@ -20,6 +24,23 @@ def test_a_product_of_a_product_starts_a_region():
     assert isinstance(second, Region)
     assert first.program.outputs == ("hidden",)
     assert "hidden" in [n.name for n in second.program.inputs]
+
+
+def test_the_product_of_each_layer_waits_for_its_mask():
+    """Where it does, what follows it is later, and so is the mask of the next layer."""
+
+    def function(x, w):
+        for _ in range(3):
+            chosen = torch.argsort(x.sum(-1)) > 2
+            x = torch.where(chosen[:, None], x @ w, 0.0) @ w
+        return x
+
+    program, _ = captured(function, (torch.randn(6, 5), torch.randn(5, 5)))
+    stage = depths(program)
+    products = [n for n in program.nodes if isinstance(n, Contraction)]
+    masked = {p.name: r for p in products for r in program.readers.get(p.name, ()) if isinstance(r, Elementwise)}
+    assert len(masked) == 3
+    assert all(stage[product] == stage[reader.name] for product, reader in masked.items())
 
 
 def test_connected_products_stay_together():

@@ -8,13 +8,13 @@ from heapq import heappop, heappush
 from math import prod
 from typing import Protocol, TypeAlias
 
+from weft.plan.partition.stages import depths
 from weft.tensor.axes import Space
 from weft.tensor.laws import part
 from weft.tensor.program import (
     Cast,
     Contraction,
     Elementwise,
-    Lookup,
     Node,
     Opaque,
     Ranking,
@@ -110,7 +110,7 @@ def partition(program: TensorProgram) -> tuple[Task, ...]:
     read, in its own region, what another contraction made starts a new region (one accumulating loop nest a kernel; `Cuts` joins
     regions where that is cheaper), and a region has at most `MOST_NODES` operations. What is looked up in is in memory before.
     """
-    depth = _depths(program)
+    depth = depths(program)
     local = program.local
     groups = [part for group in _connected(program, depth, local) for part in _parts(group)]
     stages: list[tuple[int, int, Task]] = []
@@ -339,51 +339,6 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
             done.add(place)
             order.append(place)
     return tuple(stages[i] for i in order)
-
-
-def _depths(program: TensorProgram) -> dict[str, int]:
-    """Number the stage of each value: inputs 0, and one more at each cut.
-
-    A contraction is of the stage of what reads it where that waits for a mask: so it need not lie in memory. Where that waits for
-    another product, as in x @ w + (x @ a) @ b, either may be in a kernel with the sum, and the cuts choose.
-    """
-    depth, values = _earliest(program, {}), program.values()
-    late: dict[str, int] = {}
-    for node in program.nodes:
-        readers = program.readers.get(node.name, ()) if isinstance(node, Contraction) else ()
-        if readers and node.name not in program.outputs and all(isinstance(n, Elementwise | Cast) for n in readers):
-            beside = {v for n in readers for v in uses(n) if depth[v] > depth[node.name]}
-            if not any(values[v].dtype.is_float for v in beside):
-                late[node.name] = min(depth[n.name] for n in readers)
-    return _earliest(program, late) if any(depth[name] < own for name, own in late.items()) else depth
-
-
-def _earliest(program: TensorProgram, late: Mapping[str, int]) -> dict[str, int]:
-    """Number the first stage that each value can be of; contractions are of none before the one that `late` says."""
-    depth = {n.name: 0 for n in program.inputs}
-    contracted = dict.fromkeys(depth, False)
-    opaque = {n.name for n in program.nodes if isinstance(n, Opaque)}
-    made = {n.name for n in program.nodes if not isinstance(n, Reindex | Opaque)}
-    tables = program.tables & made
-    calls: dict[str, int] = {}
-    for node in program.nodes:
-        operands = uses(node)
-        own = max((depth[v] + (v in opaque) for v in operands), default=0)
-        own = max(own, late.get(node.name, 0))
-        if isinstance(node, Opaque):
-            turns = [depth[v] for v in program.turns.get(node.name, ())]
-            own = max([1, *turns, *(depth[v] + 1 for v in operands)])
-            own = calls.setdefault(node.call, own)
-        elif (isinstance(node, Reindex) and node.source in made) or (
-            isinstance(node, Lookup) and node.source in tables
-        ):
-            own += depth[node.source] == own  # a part of what a region makes is read in memory
-        elif isinstance(node, Contraction) and any(contracted[v] and depth[v] == own for v in operands):
-            own += 1
-        depth[node.name] = own
-        made_here = any(contracted[v] and depth[v] == own for v in operands)
-        contracted[node.name] = isinstance(node, Contraction) or (made_here and not isinstance(node, Opaque))
-    return depth
 
 
 def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collection[str]) -> list[list[Node]]:
