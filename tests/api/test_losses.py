@@ -189,3 +189,22 @@ def test_what_is_left_is_weighed_without_fixing_sizes() -> None:
             given = torch.randn(1, length, 8), torch.randn(1, 1, 8)
             torch.testing.assert_close(fast(*given), grown(*given))
     assert graphs == 2
+
+
+def test_a_cache_is_not_written_anew_where_a_row_of_it_is():
+    """Of a long cache PyTorch writes one row, which takes no time beside what reads the cache."""
+
+    def function(cache, q, row, place):
+        cache.index_copy_(2, place, row)
+        return torch.softmax(q @ cache.mT, -1) @ cache
+
+    def write(cache, q, row, place):
+        cache.index_copy_(2, place, row)
+        return torch.softmax(q @ row.mT, -1)
+
+    row, place = torch.randn(1, 8, 1, 64), torch.tensor([5])
+    for each in (function, write):
+        found = said(
+            lambda each=each: weft.compile(each)(torch.zeros(1, 8, 4096, 64), torch.randn(1, 8, 1, 64), row, place)
+        )
+        assert not [w for w in found if issubclass(w.category, LeftToPyTorchWarning)]

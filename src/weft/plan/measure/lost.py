@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.capture import Fallback, OpaqueCall
+from weft.capture import Effect, Fallback, OpaqueCall, Operand
 from weft.capture.arguments import in_example
 from weft.cost import Machine
 from weft.plan.execute.plan import Plan
@@ -17,6 +18,8 @@ from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Node, Opaque, TensorProgram
 
+_INDICES = {"index", "indices"}
+"""What PyTorch's operations call the integers that say where they write."""
 _LAUNCHES = 10
 """Calls into PyTorch that take less than so many launches are not worth a word."""
 
@@ -60,14 +63,32 @@ def _seconds(step: CallStep, values: dict[str, Node], machine: Machine, argument
     """
     call = step.call
     read = {name: values[step.aliases.get(name, name)] for name in call.reads}
+    if (written := _written_by_indices(call)) is not None:
+        return 2 * sum(_bytes(read[name]) for name in written) / machine.levels[-1].bytes_per_second
     operands = {name: node for name, node in read.items() if node.dtype is not DType.unknown}
     results = [values[r.value] for r in call.results if r is not None and r.value in values]
     tensors = {name: _without_data(node) for name, node in operands.items()}
-    made = [_without_data(node) for node in results if node.dtype is not DType.unknown]
-    moved = sum(t.numel() * t.element_size() for t in (*tensors.values(), *made))
+    moved = sum(map(_bytes, (*operands.values(), *results)))
     rates = (machine.vector_flops, *(machine.matrix_rate(node.dtype) for node in operands.values()))
     matmuls = _matmuls(call, tensors, arguments) if len(operands) == len(read) else 0.0
     return max(moved / machine.levels[-1].bytes_per_second, matmuls / max(rates))
+
+
+def _written_by_indices(call: OpaqueCall) -> tuple[str, ...] | None:
+    """Names the operands of a call that writes where integers say into the memory of an argument; None for others.
+
+    What it writes into is as long as before: a cache takes no time for what it has.
+    """
+    if not isinstance(call.target, Effect) or call.into is None:
+        return None
+    arguments = call.target.op._schema.arguments  # noqa: SLF001 - no public name
+    if _INDICES.isdisjoint(each.name for each in arguments):
+        return None
+    return tuple(each.value for each in tree_leaves(call.args[2:]) if isinstance(each, Operand))
+
+
+def _bytes(node: Node) -> int:
+    return 0 if node.dtype is DType.unknown else (tensor := _without_data(node)).numel() * tensor.element_size()
 
 
 def _without_data(node: Node) -> torch.Tensor:
