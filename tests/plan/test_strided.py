@@ -131,3 +131,32 @@ def test_a_view_of_a_view_that_no_single_view_says_is_read_by_kernels(dynamic: b
         x = torch.randn(rows, 8)
         for made, expected in zip(compiled(x), turned(x), strict=True):
             assert torch.allclose(made, expected)
+
+
+def test_two_regions_call_different_views_of_an_argument_by_one_name():
+    """The first column of a row, which a mean is taken about, and rows from the last to the first."""
+
+    def function(x):
+        return torch.nn.functional.group_norm(x, 1), x.flip(0), torch.nn.functional.layer_norm(x.t(), (4,)), x
+
+    x = torch.randn(4, 6)
+    for found, wanted in zip(weft.compile(function)(x), function(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_mask_that_is_returned_or_read_by_pytorch_is_stored():
+    """Others are made again by each kernel that reads them."""
+
+    def function(ids, x):
+        mask, pairs = ids[:, None] == ids, torch.stack((x[0] == x[0], x[1] > 0), -1)
+        return (
+            mask,
+            pairs,
+            torch.where(mask, x, 0.0).sum(-1),
+            torch.sort(torch.stack((ids == 1, ids == 1), -1), 0).values,
+        )
+
+    args = torch.tensor([0, 0, 1, 2, 1]), torch.randn(5, 5)
+    program = weft.optimize(function, args)
+    for found, wanted in zip(program(*args), function(*args), strict=True):
+        torch.testing.assert_close(found, wanted)

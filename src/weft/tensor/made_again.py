@@ -12,6 +12,7 @@ from weft.tensor.program import (
     Extent,
     Iota,
     Lookup,
+    Opaque,
     Reindex,
     TensorProgram,
     uses,
@@ -37,8 +38,9 @@ def numbers_of(program: TensorProgram) -> frozenset[str]:
 def local_of(program: TensorProgram) -> frozenset[str]:
     """Names these, masks of rows of integers, and what only such masks read: see `TensorProgram.local`.
 
-    Of what is looked up in, views of inputs alone are made again: others have to lie in memory. Integers with more axes are left
-    out: those are mostly looked up themselves, for each element, and a kernel would do that again for each block of the mask.
+    What is returned, or read by PyTorch, is stored in any case. Of what is looked up in, views of inputs alone are made again:
+    others have to lie in memory. Integers with more axes are left out: those are mostly looked up themselves, for each element, and
+    a kernel would do that again for each block of the mask.
     """
     read_axes, masks, values = dict.fromkeys(program.numbers, 0), set[str](), program.values()
     inputs = {node.name for node in program.inputs}
@@ -54,9 +56,10 @@ def local_of(program: TensorProgram) -> frozenset[str]:
             read_axes.setdefault(node.name, most(uses(node)))
             if node.dtype is DType.bool and read_axes[node.name] == 1 < len(node.axes):
                 masks.add(node.name)
-    found = masks | program.numbers
+    stored = {*program.outputs, *(v for n in program.nodes if isinstance(n, Opaque) for v in n.uses)}
+    found = (masks - stored) | program.numbers
     for node in reversed(program.nodes):
         readers = program.readers.get(node.name, ())
-        if node.name in read_axes and node.name not in program.outputs and readers:
+        if node.name in read_axes and node.name not in stored and readers:
             found |= {node.name} if all(each.name in found for each in readers) else set()
     return frozenset(found)

@@ -140,6 +140,7 @@ class ValueText:
             form: the tensor's; None: the value's own dimensions.
             fixed: how the tensor lies at each call.
         """
+        self._forget(value)
         self._tensors[value] = {as_it_is(len(axes)) if form is None else form: variable}
         if fixed is not None:
             self._fixed[value] = fixed
@@ -147,8 +148,14 @@ class ValueText:
 
     def put(self, value: str, lies: Strided, form: ShownDims | None = None) -> None:
         """Say where a value lies; `form`: that of the tensor whose memory it is, where that shows the value and nothing else."""
+        self._forget(value)
         self._known[value] = lies
         self._tensors[value] = {} if form is None else {form: lies.memory}
+
+    def _forget(self, value: str) -> None:
+        """Drop what was said of a value: a later region may call another view of a value the same."""
+        for said in (self._given, self._fixed, self._known):
+            said.pop(value, None)
 
     def alias(self, value: str, other: str) -> None:
         """Say that a value is another one, in the same memory."""

@@ -11,6 +11,7 @@ from weft.tensor.axes import Affine, Axis, Space
 from weft.tensor.dtypes import DType
 from weft.tensor.laws.cleaning import merge_equal, remove_dead
 from weft.tensor.laws.draft import Draft
+from weft.tensor.laws.names import fresh
 from weft.tensor.passes import Bears, Conditioning, tensor_pass
 from weft.tensor.program import (
     Cast,
@@ -143,6 +144,10 @@ class _Centring(Draft):
                 return None if one is None or other is None else one.times(other)
             case _:
                 return None
+
+    def fresh(self, stem: str) -> str:
+        """Makes up a name that no value has in a graph of which the program is a part: there views of inputs are called by it."""
+        return fresh(stem, self.taken, ".")
 
     def first(self, data: Use, over: Sequence[Axis]) -> Use | None:
         """Appends the nodes for the element of `data` with index 0 along `over`; None where it is no input's."""

@@ -74,10 +74,10 @@ def _over(program: TensorProgram, spaces: dict[Space, Space]) -> TensorProgram:
     return replace(program, inputs=inputs, nodes=nodes, output_dims=dims, derived=derived)
 
 
-def fresh(stem: str, taken: set[str]) -> str:
-    """Returns a name that begins with `stem` and is not in `taken`, to which it is added."""
+def fresh(stem: str, taken: set[str], mark: str = "_") -> str:
+    """Returns a name that begins with `stem` and `mark`, and is not in `taken`, to which it is added."""
     number = 0
-    while f"{stem}_{number}" in taken:
+    while f"{stem}{mark}{number}" in taken:
         number += 1
-    taken.add(f"{stem}_{number}")
-    return f"{stem}_{number}"
+    taken.add(f"{stem}{mark}{number}")
+    return f"{stem}{mark}{number}"
