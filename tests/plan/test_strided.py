@@ -134,10 +134,11 @@ def test_a_view_of_a_view_that_no_single_view_says_is_read_by_kernels(dynamic: b
 
 
 def test_two_regions_call_different_views_of_an_argument_by_one_name():
-    """The first column of a row, which a mean is taken about, and rows from the last to the first."""
+    """The first column, which means are taken about, and rows from the last to the first, or the first row."""
 
     def function(x):
-        return torch.nn.functional.group_norm(x, 1), x.flip(0), torch.nn.functional.layer_norm(x.t(), (4,)), x
+        normed = torch.nn.functional.group_norm(x, 1), torch.nn.functional.layer_norm(x.t(), (4,))
+        return *normed, x.flip(0), x + x.select(0, 0), x
 
     x = torch.randn(4, 6)
     for found, wanted in zip(weft.compile(function)(x), function(x), strict=True):
