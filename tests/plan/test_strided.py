@@ -143,21 +143,3 @@ def test_two_regions_call_different_views_of_an_argument_by_one_name():
     x = torch.randn(4, 6)
     for found, wanted in zip(weft.compile(function)(x), function(x), strict=True):
         torch.testing.assert_close(found, wanted)
-
-
-def test_a_mask_that_is_returned_or_read_by_pytorch_is_stored():
-    """Others are made again by each kernel that reads them."""
-
-    def function(ids, x):
-        mask, pairs = ids[:, None] == ids, torch.stack((x[0] == x[0], x[1] > 0), -1)
-        return (
-            mask,
-            pairs,
-            torch.where(mask, x, 0.0).sum(-1),
-            torch.sort(torch.stack((ids == 1, ids == 1), -1), 0).values,
-        )
-
-    args = torch.tensor([0, 0, 1, 2, 1]), torch.randn(5, 5)
-    program = weft.optimize(function, args)
-    for found, wanted in zip(program(*args), function(*args), strict=True):
-        torch.testing.assert_close(found, wanted)

@@ -183,10 +183,10 @@ def between_passes(
     members = [n for n in region.program.nodes if n.name not in local]
     if any(isinstance(n, Contraction | Opaque) for n in members):
         return (region,), frozenset()
-    passes = _passes(members)
+    passes = _passes(program, members)
     again = _made_again(program, region, members, passes, sizes)
     parts: dict[tuple[int, frozenset[Space]], list[Node]] = {}
-    along = _reduced_along(members, passes)
+    along = _reduced_along(program, members, passes)
     for node in members:
         if node.name not in again:
             parts.setdefault((passes[node.name], along[node.name]), []).append(node)
@@ -209,28 +209,32 @@ def summed_over(node: Contraction | Reduction | Ranking | Scan) -> frozenset[Spa
     return frozenset(a.space for a in ((node.over,) if isinstance(node, Ranking | Scan) else node.over))
 
 
-def _passes(members: Sequence[Node]) -> dict[str, int]:
+def _passes(program: TensorProgram, members: Sequence[Node]) -> dict[str, int]:
     """Number the pass over its operands in which each value is made: of what a reduction makes, one is over first."""
     found: dict[str, int] = {}
     finished: dict[str, frozenset[Space]] = {}  # the axes of values that are there when a pass is over
     for node in members:
         own = 0
-        for value in uses(node):
+        for value in program.stored_uses(node):
             waits = value in finished and (
                 isinstance(node, Reduction | Ranking | Scan) or not _spaces(node) <= finished[value]
             )
             own = max(own, found.get(value, 0) + waits)
-        if isinstance(node, Reduction | Ranking) or any(v in finished and found[v] == own for v in uses(node)):
+        if isinstance(node, Reduction | Ranking) or any(
+            v in finished and found[v] == own for v in program.stored_uses(node)
+        ):
             finished[node.name] = _spaces(node)
         found[node.name] = own
     return found
 
 
-def _reduced_along(members: Sequence[Node], passes: Mapping[str, int]) -> dict[str, frozenset[Space]]:
+def _reduced_along(
+    program: TensorProgram, members: Sequence[Node], passes: Mapping[str, int]
+) -> dict[str, frozenset[Space]]:
     """Return the spaces of the reductions of its own pass that each value depends on, with those it is reduced along itself."""
     found: dict[str, frozenset[Space]] = {}
     for node in members:
-        own = [found[v] for v in uses(node) if v in found and passes[v] == passes[node.name]]
+        own = [found[v] for v in program.stored_uses(node) if v in found and passes[v] == passes[node.name]]
         if isinstance(node, Reduction | Ranking | Scan):
             own.append(summed_over(node))
         found[node.name] = frozenset[Space]().union(*own)
@@ -252,12 +256,12 @@ def _made_again(
 
     readers: dict[str, set[int]] = {}
     for node in reversed(members):
-        for value in uses(node):
+        for value in program.stored_uses(node):
             readers.setdefault(value, set()).add(passes[node.name])
     made_of: dict[str, frozenset[str]] = {}
     again: set[str] = set()
     for node in members:
-        read = frozenset[str]().union(*(made_of.get(v, frozenset((v,))) for v in uses(node)))
+        read = frozenset[str]().union(*(made_of.get(v, frozenset((v,))) for v in program.stored_uses(node)))
         later = len({p for p in readers.get(node.name, ()) if p > passes[node.name]})
         plain = isinstance(node, Elementwise | Cast) and node.name not in region.results
         if plain and sum(map(elements, read)) * later <= elements(node.name) * (later + 1):
@@ -354,16 +358,13 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
     calls: dict[str, str] = {}
     read_by_calls = {v for n in program.nodes if isinstance(n, Opaque) for v in n.uses}
     rankings: dict[Ranking, str] = {}
-    through: dict[str, frozenset[str]] = {}
     for node in program.nodes:
-        if node.name in local:
-            through[node.name] = frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node)))
         if isinstance(node, Ranking):  # both results come of one loop
             parent[find(node.name)] = find(rankings.setdefault(node.both, node.name))
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue
-        for value in frozenset[str]().union(*(through.get(v, frozenset((v,))) for v in uses(node))):
+        for value in program.stored_uses(node):
             if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
