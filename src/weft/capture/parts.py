@@ -12,6 +12,8 @@ import torch
 
 from weft.capture.grouped import GROUPED
 from weft.capture.layers import LAYERS
+from weft.capture.losses import LOSSES
+from weft.capture.rearranged import REARRANGED
 from weft.capture.resampled import RESAMPLED
 from weft.capture.sizes import symbolic
 from weft.capture.statistics import STATISTICS, dims_of, widened
@@ -239,12 +241,6 @@ def _scaled_mm(
     return (found if bias is None else found + bias.float()).to(out_dtype)
 
 
-def _mse_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    difference = tensor - target
-    square = difference * difference
-    return square if reduction == 0 else square.mean() if reduction == 1 else square.sum()
-
-
 def _count_nonzero(tensor: torch.Tensor, dim: Sequence[int] | None = None) -> torch.Tensor:
     return (tensor != 0).sum(dims_of(tensor, dim))
 
@@ -327,7 +323,6 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.isneginf.default": _isneginf,
     "aten.isposinf.default": _isposinf,
     "aten.logit.default": _logit,
-    "aten.mse_loss.default": _mse_loss,
     "aten.nan_to_num.default": _nan_to_num,
     "aten.nansum.default": _nansum,
     "aten.norm.Scalar": _norm,
@@ -346,6 +341,8 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
     **GROUPED,
+    **LOSSES,
+    **REARRANGED,
     **RESAMPLED,
     **STATISTICS,
     **COUNTS,

@@ -1,0 +1,95 @@
+"""Calls that put elements elsewhere or compare them, recorded as the views and sums that they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft.capture.sizes import symbolic
+
+_FEW = 64
+"""Elements are compared with so many others one by one; with more, PyTorch sorts."""
+
+
+def _pixel_shuffle(tensor: torch.Tensor, factor: int) -> torch.Tensor:
+    """Gives each channel's block of `factor` x `factor` pixels: from (.., C r r, H, W) to (.., C, H r, W r)."""
+    *batch, channels, height, width = tensor.shape
+    apart = tensor.reshape(*batch, channels // factor**2, factor, factor, height, width)
+    moved = apart.movedim((-4, -3), (-3, -1))
+    return moved.reshape(*batch, channels // factor**2, height * factor, width * factor).clone()
+
+
+def _pixel_unshuffle(tensor: torch.Tensor, factor: int) -> torch.Tensor:
+    """Makes channels of the pixels of blocks: from (.., C, H r, W r) to (.., C r r, H, W)."""
+    *batch, channels, height, width = tensor.shape
+    apart = tensor.reshape(*batch, channels, height // factor, factor, width // factor, factor)
+    moved = apart.movedim((-3, -1), (-4, -3))
+    return moved.reshape(*batch, channels * factor**2, height // factor, width // factor).clone()
+
+
+def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+    batch, channels, *rest = tensor.shape
+    return tensor.reshape(batch, groups, channels // groups, *rest).transpose(1, 2).reshape(tensor.shape)
+
+
+def _rot90(tensor: torch.Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> torch.Tensor:
+    """Turns by quarters, from the first of two dimensions to the second."""
+    first, second = dims
+    match k % 4:
+        case 1:
+            return tensor.flip(second).transpose(first, second)
+        case 2:
+            return tensor.flip(first, second)
+        case 3:
+            return tensor.flip(first).transpose(first, second)
+        case _:
+            return tensor.clone()
+
+
+def _trace(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.diagonal(tensor).sum()
+
+
+def _cross(one: torch.Tensor, other: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    """Computes the cross products of vectors of three elements along a dimension."""
+    a, b, c = one.unbind(dim)
+    d, e, f = other.unbind(dim)
+    return torch.stack((b * f - c * e, c * d - a * f, a * e - b * d), dim if dim < 0 else dim - one.ndim)
+
+
+def _adaptive_avg_pool2d(tensor: torch.Tensor, size: Sequence[int]) -> Any:
+    """Averages over windows, which are of one size where the result's size divides the tensor's."""
+    *batch, height, width = tensor.shape
+    if any(map(symbolic, (height, width, *size))) or 0 in size or height % size[0] or width % size[1]:
+        return NotImplemented
+    windows = tensor.reshape(*batch, size[0], height // size[0], size[1], width // size[1])
+    return windows.mean((-3, -1))
+
+
+def _isin(tensor: torch.Tensor, among: torch.Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Tells which elements are among some others, in no order."""
+    del assume_unique
+    if symbolic(among.numel()) or not 0 < among.numel() <= _FEW:
+        return NotImplemented
+    found = (tensor.unsqueeze(-1) == among.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def _heaviside(tensor: torch.Tensor, at_zero: torch.Tensor) -> torch.Tensor:
+    return torch.where(tensor == 0, at_zero, (tensor > 0).to(tensor.dtype))
+
+
+REARRANGED: dict[str, Callable[..., Any]] = {
+    "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten.channel_shuffle.default": _channel_shuffle,
+    "aten.heaviside.default": _heaviside,
+    "aten.isin.Tensor_Tensor": _isin,
+    "aten.linalg_cross.default": _cross,
+    "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.pixel_unshuffle.default": _pixel_unshuffle,
+    "aten.rot90.default": _rot90,
+    "aten.trace.default": _trace,
+}
+"""By overload; NotImplemented leaves the call whole."""
