@@ -188,3 +188,22 @@ def test_sizes_and_layouts_that_change_from_call_to_call() -> None:
             y = torch.randn(2, 5, size, 4, 6).to(memory_format=torch.channels_last_3d)
             assert three(y).stride() == _chain(y).stride()
             torch.testing.assert_close(three(y), _chain(y))
+
+
+def test_pytorchs_attention_lies_in_memory_as_its_queries_do():
+    """So that heads can be joined by a view, within a graph and behind it."""
+
+    def attention(q):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    def joined(q):
+        return attention(q).transpose(1, 2).view(2, 5, 32)
+
+    q = torch.randn(2, 5, 4, 8).transpose(1, 2)
+    for function in (attention, joined):
+        for given in (q, q.contiguous()) if function is attention else (q,):
+            program = weft.optimize(function, (given,))
+            found, wanted = program(given), function(given)
+            assert not program.fallbacks
+            assert found.stride() == wanted.stride()
+            torch.testing.assert_close(found, wanted)

@@ -32,8 +32,9 @@ from weft.capture.calls import (
     keeps_statistics,
     written_by,
 )
+from weft.capture.captured import inverse
 from weft.capture.contents import Silent, silent, with_sources
-from weft.capture.describe import memory_format
+from weft.capture.describe import memory_format, memory_order
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
 from weft.capture.nested import calls_nested_graph, every_node
@@ -317,11 +318,20 @@ class _Recorder(TorchDispatchMode):
         given = {storage_of(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)}
         for place, leaf in enumerate(whole):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and storage_of(leaf) not in given:
-                order = memory_format(leaf)
-                if order is not None and not found[place].is_contiguous(memory_format=order):
-                    copied = self.__torch_dispatch__(_ATEN.clone.default, (), (found[place],), {"memory_format": order})
-                    found[place] = copied
+                found[place] = self._laid_out(found[place], leaf)
         return pytree.tree_unflatten(found, form)
+
+    def _laid_out(self, made: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Gives a tensor that lies in memory as another one, where that is dense: what looks at it may rely on that."""
+        known, order = memory_format(wanted), memory_order(wanted)
+        if known is not None:
+            if made.is_contiguous(memory_format=known):
+                return made
+            return self.__torch_dispatch__(_ATEN.clone.default, (), (made,), {"memory_format": known})
+        if order is None or order == memory_order(made):
+            return made
+        with self:
+            return made.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse(order))
 
     def _worth(self, parts: Sequence[Call], *, own: bool) -> bool:
         """Tells whether weft has something to do among the parts, and it is not a program of its own (an LSTM).
