@@ -159,6 +159,68 @@ def test_what_is_no_index_raises_eagers_error(name: str) -> None:
     torch.testing.assert_close(program(x, right), function(x, right))
 
 
+def inverse(perm: torch.Tensor) -> torch.Tensor:
+    """As mixtures of experts in transformers have it."""
+    inv = torch.empty_like(perm)
+    inv[perm] = torch.arange(perm.size(0))
+    return inv
+
+
+@pytest.mark.parametrize("size", [1, 2, 65, 600, 5000])
+def test_a_permutation_is_inverted_by_a_kernel(size: int) -> None:
+    program = check(inverse, torch.randperm(size), kernels=None)
+    assert any("weft::row_of(" in kernel.source for kernel in program.kernels) or size <= 2
+    sorted_twice = torch.randperm(size).sort().indices
+    assert torch.equal(program(sorted_twice), inverse(sorted_twice))
+    assert torch.equal(program(sorted_twice - size), inverse(sorted_twice))
+
+
+def test_one_binary_inverts_permutations_of_any_length() -> None:
+    compiled = weft.compile(inverse, dynamic=True)
+    known = list[int]()
+    for size in (300, 320, 700, 4097):
+        perm = torch.randperm(size)
+        assert torch.equal(compiled(perm), inverse(perm))
+        known.append(weft.stats().compiles)
+    assert known[1:] == known[-1:] * 3, "Dynamo asks for one length first, and for any then"
+
+
+X500, X200 = torch.randn(500, 6), torch.randn(200, 6)
+MANY: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "index_put": (lambda x, i, y: (x * 2).index_put((i,), y) + 1, (X500, torch.randperm(500)[:300], X500[:300])),
+    "from the end": (lambda x, i, y: x.index_put((i,), y), (X500[:, 0], torch.randperm(500)[:90] - 500, X200[:90, 1])),
+    "computed rows": (lambda x, i, y: x.index_put((i,), y.exp()).sum(1), (X200, torch.randperm(200), torch.randn(200, 6))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_rows_are_stored_by_kernels(name: str) -> None:
+    function, args = MANY[name]
+    check(function, *args, kernels=None)
+
+
+def test_of_many_rows_with_one_index_the_last_stays() -> None:
+    x, y, index = torch.randn(100, 3), torch.randn(700, 3), torch.randint(0, 100, (700,))
+    wanted = x.clone()
+    for place, row in zip(index.tolist(), y, strict=True):
+        wanted[place] = row
+    assert torch.equal(weft.optimize(lambda x, i, y: x.index_put((i,), y), (x, index, y))(x, index, y), wanted)
+
+
+@pytest.mark.parametrize("wrong", [300, -301, 2**40, -(2**62)])
+def test_of_many_indices_one_that_is_none_raises_eagers_error(wrong: int) -> None:
+    perm = torch.randperm(300)
+    program = weft.optimize(inverse, (perm,))
+    assert not program.fallbacks
+    bad = perm.clone()
+    bad[7] = wrong
+    with pytest.raises(IndexError) as wanted:
+        inverse(bad)
+    with pytest.raises(IndexError, match=re.escape(str(wanted.value).splitlines()[0])):
+        program(bad)
+    assert torch.equal(program(perm), inverse(perm))
+
+
 def test_many_stores_and_counts_are_pytorchs_with_a_reason() -> None:
     """To compare all with all would take a thousand times as long. What is around them are kernels."""
     x, i = torch.randn(1000, 4), torch.randint(0, 1000, (900,))

@@ -5,7 +5,8 @@
     out[n] = y[last], or x[n] where there is none; last: max of all s with n == i[s]     index_put of several rows
 
 Each element of the result is compared with each index. So a few indices cost little beside the copy of what is stored into, in a
-kernel that what comes before and after joins; with many PyTorch's loop over what is stored is faster.
+kernel that what comes before and after joins. Where the comparisons are reduced, as in the last form, a CPU goes to the one place
+that each index says (`weft.block.one_hot`), so that there may be many.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
 _COUNTED = 4096
 """So many comparisons at most take no longer than PyTorch's own histogram, or its loop over rows that are put somewhere."""
+_MOST = 1 << 16
+"""So many places, and indices, at most on a CPU, where each index costs no comparison but a store."""
+_NOTHING = torch.iinfo(torch.int64).min
+"""What a maximum of integers begins with."""
 _WRITTEN = 8
 """Rows are put somewhere in a kernel, which writes all rows, where they are at least one in so many."""
 _FOREVER = 2**62
@@ -193,7 +198,7 @@ def _index_put(
         return NotImplemented
     count = max((each.shape[0] for each in given if each.ndim), default=1)
     if not accumulate and dims == [0] and not _few(count, FEW_ROWS):
-        return _last_of_each(tensor, given[0], values)
+        return _last_of_each(tensor, 0, given[0].reshape(-1), values)
     if not _few(count, FEW_ROWS) or any(each.ndim and each.shape[0] not in (1, count) for each in given):
         return NotImplemented
     behind = tensor.ndim - dims[-1] - 1
@@ -214,22 +219,38 @@ def _index_put(
     return _combined(tensor, stored, "sum") if accumulate else _replaced(tensor, stored)
 
 
-def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> Any:
-    """Puts `values`, one for each index, along the first dimension: each place finds the last index that says it."""
-    size, count = tensor.shape[0], index.shape[0]
-    if symbolic(size) or symbolic(count) or not 0 < count * size <= _COUNTED:
+def _last_of_each(tensor: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> Any:
+    """Puts `values`, one for each of the indices `index`, along dimension `dim`: each place finds the last index that says it."""
+    size, count = tensor.shape[dim], index.shape[0]
+    if not in_example(count) > 0 or not _pays(tensor, size, count):
         return NotImplemented
-    if count * _WRITTEN < size:  # all rows are read and written for a few of them
+    if values.ndim != tensor.ndim or not statically_known_true(values.shape[dim] == count):
         return NotImplemented
-    if values.ndim != tensor.ndim or not statically_known_true(values.shape[0] == count):
-        return NotImplemented
-    index = checked(torch.where(index < 0, index + size, index).long(), size, 0)
-    said = index == torch.arange(size).unsqueeze(1)
-    last = torch.where(said, torch.arange(count), -1).amax(1)
-    found = values.index_select(0, last.clamp(min=0))
-    kept = (last < 0).reshape(-1, *[1] * (tensor.ndim - 1))
+    index = checked(torch.where(index < 0, index + size, index).long(), size, dim)
+    last = _last(index, size)
+    found = values.index_select(dim, last.clamp(min=0))
+    kept = (last < 0).reshape(-1, *[1] * (tensor.ndim - dim - 1))
     # The first of them decides how the result lies in memory: as what is stored into does.
     return torch.where(kept, tensor, found)
+
+
+def _last(index: torch.Tensor, size: Any) -> torch.Tensor:
+    """Finds for each of `size` places the last of `index`, along its last dimension, that says it; below 0 where none does.
+
+    Each index says one place, and what it says of others is what a maximum begins with: a kernel goes to that place alone
+    (`weft.block.one_hot`).
+    """
+    said = index.unsqueeze(-2) == torch.arange(size).unsqueeze(1)
+    return torch.where(said, torch.arange(index.shape[-1]), _NOTHING).amax(-1)
+
+
+def _pays(tensor: torch.Tensor, size: Any, count: Any) -> bool:
+    """Tells whether as many indices of so many places of `tensor` are better put there by a kernel, which writes all places."""
+    if in_example(count) * _WRITTEN < in_example(size):
+        return False
+    if tensor.device.type == "cpu":
+        return max(in_example(size), in_example(count)) <= _MOST
+    return not symbolic(size) and not symbolic(count) and count * size <= _COUNTED
 
 
 def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
