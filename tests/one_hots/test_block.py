@@ -77,6 +77,8 @@ IDENTITIES: tuple[tuple[Monoid, float, DType, bool], ...] = (
     (Monoid.min, 2**63 - 1, DType.int64, True),
     (Monoid.min, LEAST, DType.int64, False),
     (Monoid.sum, 0, DType.int64, True),
+    (Monoid.sum, 0, DType.int8, True),
+    (Monoid.max, -INF, DType.bfloat16, True),
 )
 
 

@@ -73,11 +73,9 @@ def one_hot(value: V, over: Axis, monoid: Monoid, look: Callable[[V], MadeOf[V]]
 
 def _is_identity(number: Number, monoid: Monoid, dtype: DType) -> bool:
     """Tell whether `number` changes nothing that `monoid` combines in the accumulator of `dtype`."""
-    if dtype is not dtype.accumulator:
-        return False
     if dtype.is_float or not math.isinf(monoid.identity):
         return number == monoid.identity
-    return number == dtype.bounds[monoid is Monoid.min]
+    return dtype is dtype.accumulator and number == dtype.bounds[monoid is Monoid.min]
 
 
 def _equal(condition: Scalar, args: tuple[V, ...], over: Axis, look: Callable[[V], MadeOf[V]]) -> OneHot[V] | None:

@@ -38,7 +38,7 @@ _LOOP, _ROW, _FOLD, _APART = 20.0, 5.0, 30.0, 4.0
 # A longest axis so many times as long as the last one has the innermost loop, but for one of so many elements along which what is
 # stored lies side by side (as `weft.emit.cpp.order` has it).
 _FAR, _VECTOR = 16, 16
-# Of an element that counts in one row, for each operation: no vector has several.
+# Of an element that counts in one row, for each operation: no vector has several of them.
 _IN_ONE_ROW = 1.0
 # Of a staged block: a row that is copied, and 4 bytes of it.
 _COPIED_ROW, _COPIED = 10.0, 0.12

@@ -42,8 +42,9 @@ _IN_TURN = 32
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
-    for nest in list(nests_of(stores, reductions)):
+    for nest, done in list(nests_of(stores, reductions)):
         _Printer(frame, scope, nest).print()
+        stores = [store for store in stores if store is not done]
     reductions = [r for r in reductions if r.memory is None]
     kept = [keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
     nests = plan([*stores, *kept], reductions, lambda axes, dense: in_loops(scope, axes, dense))
@@ -109,6 +110,9 @@ class _Printer(Copies):
         lazy = work.lazy
         assert lazy is not None
         assert isinstance(lazy.node, Collapse)
+        if self.nest.into is not None:
+            lazy.memory = self.nest.into
+            return
         dims = tuple(a for a in work.order if a != lazy.node.over)
         lazy.memory = fresh(self.frame, lazy.node.name, lazy.dtype.accumulator, dims, self.scope)
         fill(self.frame, self.scope, lazy.memory, lazy.node.monoid.identity)

@@ -9,23 +9,42 @@ from collections.abc import Iterator, Sequence
 
 from weft.block.one_hot import MadeOf, one_hot
 from weft.block.program import Collapse
-from weft.emit.cpp.plan import Nest, Put, gather
+from weft.emit.cpp.plan import Nest, Put, gather, reads
 from weft.emit.cpp.values import Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
+from weft.tensor.scalar import Apply, Arg
 
 
-def nests_of(stores: Sequence[Put], reductions: Sequence[Lazy]) -> Iterator[Nest]:
-    """Yield a nest for each one-hot reduction that `stores` and `reductions` need: it leaves its results in an array."""
-    for work in gather(stores, reductions, lambda axes, _: axes):
-        if work.lazy is not None and work.lazy.memory is None:
-            found = _nest(work.lazy)
-            if found is not None:
-                yield found
+def nests_of(stores: Sequence[Put], reductions: Sequence[Lazy]) -> Iterator[tuple[Nest, Put | None]]:
+    """Yield a nest for each one-hot reduction that `stores` and `reductions` need, which leaves its results in an array; and the
+    store that it does by the way, where that combines the results with what is there before, and nothing else reads them.
+    """
+    works = gather(stores, reductions, lambda axes, _: axes)
+    for lazy in [w.lazy for w in works if w.lazy is not None and w.lazy.memory is None]:
+        found = _nest(lazy)
+        if found is not None:
+            alone = sum(lazy in w.reads for w in works) == 1
+            store = next((s for s in stores if alone and _combines(s, lazy)), None)
+            if store is not None and sum(reads(w, store.target) for w in works) != 1:
+                store = None  # what else reads what is there before wants it as it is
+            found.into = None if store is None else store.target
+            yield found, store
+
+
+def _combines(store: Put, lazy: Lazy) -> bool:
+    """Tell whether `store` combines a reduction with what is there before, as the reduction itself combines elements."""
+    value, node, target = resolved(store.value), lazy.node, store.target
+    if not isinstance(value, Lazy) or not isinstance(node, Collapse):
+        return False
+    same = value.expr == Apply(node.monoid.value, (Arg(0), Arg(1))) and target.dtype is lazy.dtype.accumulator
+    return (
+        same and [resolved(a) for a in value.args] == [target, lazy] and value.dtype is lazy.dtype and not store.keeps
+    )
 
 
 def _nest(lazy: Lazy) -> Nest | None:
-    """Return the nest of a one-hot reduction; None of anything else, and where it reads what needs loops of another order."""
+    """Return the nest of a one-hot reduction; None of anything else, and where it reads another reduction."""
     node, arg = lazy.node, lazy.args[0] if lazy.args else None
     if not isinstance(node, Collapse) or not isinstance(arg, Lazy):
         return None
@@ -41,8 +60,10 @@ def _nest(lazy: Lazy) -> Nest | None:
         return tuple(a for a in order if a in axes)
 
     nest = Nest(order, gather((), (lazy,), arrange), chosen)
-    apart = [w for w in nest.works if w.lazy is not lazy and (w.collapsed is not None or not nest.holds(w.order))]
-    return None if apart else nest
+    for work in nest.works:  # each stands where all its axes have a loop around it
+        work.order = next(order[:depth] for depth in range(len(order) + 1) if {*work.order} <= {*order[:depth]})
+    others = any(w.collapsed is not None for w in nest.works if w.lazy is not lazy)
+    return None if others else nest
 
 
 def _element(value: Value) -> MadeOf[Value]:

@@ -49,12 +49,14 @@ class Work:
 class Nest:
     """Loops over `order`, outermost first, and what they do: each work belongs to a depth, that of its own axes.
 
-    With `one_hot`, the loop over its row has one iteration at most, the one that it says.
+    With `one_hot`, the loop over its row has one iteration at most, the one that it says; what it reduces goes `into` memory that
+    has a value already, if that is given.
     """
 
     order: tuple[Axis, ...]
     works: list[Work] = field(default_factory=list[Work])
     one_hot: OneHot[Value] | None = None
+    into: ItemMemory | None = None
 
     def holds(self, axes: Iterable[Axis]) -> bool:
         """Tells whether `axes` are those of the outer loops."""

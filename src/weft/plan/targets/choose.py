@@ -150,13 +150,14 @@ def _lying_across(
         if not isinstance(node, Map):
             continue
         given, inside = body_types(node, types), scope.inside(node)
+        placed = one_hots(node.body, infer(node.body, given, inside))
         fed = {f.inner: seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
         combined = (n for n in node.body.nodes if is_product(n) or (len(results(n)) > 1 and not isinstance(n, Map)))
         multiplied = {name for n in combined for name in operands(n)}
         for name, axes in fed.items():
             dims = given[name].dims
             along = [a for a in dims if a in axes and innermost.get(axes[a][0]) == axes[a][1]]
-            blocks = not given[name].buffered and len(dims) == 2 and name not in multiplied
+            blocks = not given[name].buffered and len(dims) == 2 and name not in multiplied and not placed
             if blocks and len(short.intersection(dims)) == 1 and short.issuperset(along) and along:
                 yield name
         yield from _lying_across(node.body, given, inside, fed, innermost, short)
