@@ -32,12 +32,13 @@ def test_any_schedule_gives_what_the_interpreter_gives(name: str, dtype: DType, 
 def test_no_loop_goes_over_pairs(name: str) -> None:
     """What is combined stands under a condition that asks for its row, not in a loop over rows."""
     for seed in range(6):
-        for unit in units(scheduled(fused(ALL[name]()), random.Random(seed)), "f"):
-            lines = unit.text().splitlines()
+        texts = [unit.text() for unit in units(scheduled(fused(ALL[name]()), random.Random(seed)), "f")]
+        assert any("= weft::row_of(" in text for text in texts), texts
+        for lines in map(str.splitlines, texts):
             for place, line in enumerate(lines):
                 if re.search(r"const bool \w+ = .* == ", line):
                     before = [each for each in lines[:place] if "for (" in each or "if (" in each][-1]
-                    assert "if ((uint64_t)" in before, unit.text()
+                    assert "if ((uint64_t)" in before, texts
 
 
 def test_numbers_of_no_row_count_nowhere(tmp_path: Path) -> None:
