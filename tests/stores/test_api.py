@@ -159,16 +159,129 @@ def test_what_is_no_index_raises_eagers_error(name: str) -> None:
     torch.testing.assert_close(program(x, right), function(x, right))
 
 
+def inverse(perm: torch.Tensor) -> torch.Tensor:
+    """As mixtures of experts in transformers have it."""
+    inv = torch.empty_like(perm)
+    inv[perm] = torch.arange(perm.size(0))
+    return inv
+
+
+@pytest.mark.parametrize("size", [1, 2, 65, 600, 5000])
+def test_a_permutation_is_inverted_by_a_kernel(size: int) -> None:
+    program = check(inverse, torch.randperm(size), kernels=None)
+    assert any("weft::row_of(" in kernel.source for kernel in program.kernels) or size <= 2
+    sorted_twice = torch.randperm(size).sort().indices
+    assert torch.equal(program(sorted_twice), inverse(sorted_twice))
+    assert torch.equal(program(sorted_twice - size), inverse(sorted_twice))
+
+
+def test_one_binary_inverts_permutations_of_any_length() -> None:
+    compiled = weft.compile(inverse, dynamic=True)
+    known = list[int]()
+    for size in (300, 320, 700, 4097):
+        perm = torch.randperm(size)
+        assert torch.equal(compiled(perm), inverse(perm))
+        known.append(weft.stats().compiles)
+    assert known[1:] == known[-1:] * 3, "Dynamo asks for one length first, and for any then"
+
+
+X500, X200 = torch.randn(500, 10), torch.randn(200, 10)
+ANY, ROWS500, INTEGERS = torch.randint(0, 200, (900,)), torch.randn(900, 10), torch.randint(-9, 9, (900, 10))
+X3, PAIRS = torch.randn(3, 200, 4), torch.randperm(2000)
+POSITIVE, SPECIAL = ROWS500[:, 0].exp(), torch.tensor([0.0, INF, NAN] * 300)
+TO, IN_ROWS = INTEGERS[:200], torch.randint(0, 50, (30, 70))
+MANY: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "index_put": (lambda x, i, y: (x * 2).index_put((i,), y) + 1, (X500, torch.randperm(500)[:300], X500[:300])),
+    "index_put of int32": (lambda x, i, y: x.index_put((i,), y), (X500, torch.randperm(500, dtype=torch.int32), X500 * 2)),
+    "from the end": (lambda x, i, y: x.index_put((i,), y), (X500[:, 0], torch.randperm(500)[:90] - 500, X200[:90, 1])),
+    "computed rows": (lambda x, i, y: x.index_put((i,), y.exp()).sum(1), (X200, torch.randperm(200), X200 * 3)),
+    "a number": (lambda x, i: x.index_put((i,), torch.tensor(2.0)), (X500, torch.randperm(500)[:200])),
+    "a row": (lambda x, i, y: x.index_put((i,), y), (X500, torch.randperm(500)[:200], X500[0])),
+    "pairs": (lambda x, i, j, y: x.index_put((i, j), y), (X200, PAIRS // 10, PAIRS % 10, X200.flatten())),
+    "along the second": (lambda x, i, y: torch.ops.aten.index_put(x, [None, i], y), (X3, torch.randperm(200), X3 * 2)),
+    "index_put, added": (lambda x, i, y: x.index_put((i,), y, accumulate=True), (X200, ANY - 200, ROWS500)),
+    "a number added": (lambda x, i: x.index_put((i,), torch.tensor(2), accumulate=True), (TO, ANY)),
+    "index_add": (lambda x, i, y: x.index_add(0, i, y, alpha=2), (X200, ANY, ROWS500)),
+    "index_add of integers": (lambda x, i, y: x.index_add(0, i, y), (TO, ANY, INTEGERS)),
+    "index_add of bytes": (lambda x, i, y: x.index_add(0, i, y), (TO.byte(), ANY, INTEGERS.byte())),
+    "index_add of bf16": (lambda x, i, y: x.index_add(0, i, y), (0 * X200.bfloat16(), ANY[:200], X200.bfloat16())),
+    "index_copy": (lambda x, i, y: x.index_copy(1, i, y), (X3, torch.randperm(200), X3 * 2)),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 3.0), (X500, torch.randperm(500)[:200] - 500)),
+    "scatter of rows": (lambda x, i, y: x.scatter(0, i[:, None].expand(-1, 10), y), (X200, torch.randperm(200), X200 * 2)),
+    "scatter of a number in rows": (lambda x, i: x.scatter(-1, i, 2.0), (torch.randn(30, 50), IN_ROWS)),
+    "scatter_add of rows": (lambda x, i, y: x.scatter_add(0, i[:, None].expand(-1, 10), y), (X200, ANY, ROWS500)),
+    "scatter_add of numbers": (lambda x, i, y: x.scatter_add(0, i, y), (X200[:, 0], ANY, ROWS500[:, 0])),
+    "scatter_reduce, amax": (lambda x, i, y: x.scatter_reduce(0, i, y, "amax"), (X200[:, 0], ANY, ROWS500[:, 0])),
+    "scatter_reduce, amin": (lambda x, i, y: x.scatter_reduce(0, i, y, "amin"), (INTEGERS[:200, 0], ANY, INTEGERS[:, 0])),
+    "scatter_reduce, prod": (lambda x, i, y: x.scatter_reduce(0, i, y, "prod"), (X200[:, 0], ANY, POSITIVE)),
+    "histc": (lambda x: torch.histc(x, 64, -1, 1).cumsum(0), (torch.randn(1000),)),
+    "infinities and NaN": (lambda x, i, y: x.index_add(0, i, y), (X200[:, 0], ANY, SPECIAL)),
+    "zeros": (lambda x, i, y: x.index_add(0, i, y).reciprocal(), (torch.full((200,), -0.0), ANY[:90].clamp(max=99), X200[:90, 0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_rows_are_stored_by_kernels(name: str) -> None:
+    function, args = MANY[name]
+    program = check(function, *args, kernels=None)
+    assert any("weft::row_of(" in kernel.source for kernel in program.kernels), "pairs are compared"
+
+
+def test_of_many_rows_with_one_index_the_last_stays() -> None:
+    x, y, index = torch.randn(100, 3), torch.randn(700, 3), torch.randint(0, 100, (700,))
+    wanted = x.clone()
+    for place, row in zip(index.tolist(), y, strict=True):
+        wanted[place] = row
+    assert torch.equal(weft.optimize(lambda x, i, y: x.index_put((i,), y), (x, index, y))(x, index, y), wanted)
+
+
+@pytest.mark.parametrize("wrong", [50, -1, 2**40])
+def test_of_many_indices_in_rows_one_that_is_none_raises_eagers_error(wrong: int) -> None:
+    def marked(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.scatter(1, index, 2.0)
+
+    x, bad = torch.randn(30, 50), IN_ROWS.clone()
+    program = weft.optimize(marked, (x, IN_ROWS))
+    bad[3, 5] = wrong
+    with pytest.raises(RuntimeError) as wanted:
+        marked(x, bad)
+    with pytest.raises(RuntimeError, match=re.escape(str(wanted.value).splitlines()[0])):
+        program(x, bad)
+
+
+@pytest.mark.parametrize("wrong", [300, -301, 2**40, -(2**62)])
+def test_of_many_indices_one_that_is_none_raises_eagers_error(wrong: int) -> None:
+    perm = torch.randperm(300)
+    program = weft.optimize(inverse, (perm,))
+    assert not program.fallbacks
+    bad = perm.clone()
+    bad[7] = wrong
+    with pytest.raises(IndexError) as wanted:
+        inverse(bad)
+    with pytest.raises(IndexError, match=re.escape(str(wanted.value).splitlines()[0])):
+        program(bad)
+    assert torch.equal(program(perm), inverse(perm))
+
+
 def test_many_stores_and_counts_are_pytorchs_with_a_reason() -> None:
     """To compare all with all would take a thousand times as long. What is around them are kernels."""
-    x, i = torch.randn(1000, 4), torch.randint(0, 1000, (900,))
-    program = weft.optimize(lambda x, i, y: (x * 2).index_add(0, i, y) + 1, (x, i, torch.randn(900, 4)))
+    x, i = torch.randn(1000, 40), torch.randint(0, 40, (1000, 30))
+    program = weft.optimize(lambda x, i, y: (x * 2).scatter_add(1, i, y) + 1, (x, i, torch.randn(1000, 30)))
     (left,) = program.fallbacks
-    assert left.operation == "aten.index_add"
+    assert left.operation == "aten.scatter_add"
     assert "more than" in left.reason
     assert len(program.kernels) == 2
-    (left,) = weft.optimize(lambda x: torch.histc(x * 2, 50, 0, 1) + 1, (x,)).fallbacks
+    (left,) = weft.optimize(lambda x: torch.histc(x * 2, 100_000, 0, 1) + 1, (x,)).fallbacks
     assert "comparisons" in left.reason
+
+
+def test_rows_that_leave_the_cache_are_added_by_pytorch() -> None:
+    """A kernel goes over all memory once more; not where many rows meet."""
+    x, y = torch.randn(5000, 100), torch.randn(12_000, 100)
+    for most, operations in ((5000, ["aten.index_add"]), (3000, [])):
+        index = torch.randint(0, most, (12_000,))
+        program = weft.optimize(lambda x, i, y: x.index_add(0, i, y), (x[:most], index, y))
+        assert [f.operation for f in program.fallbacks] == operations
 
 
 # Writes into parts of what a graph makes.

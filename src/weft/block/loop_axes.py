@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.block.one_hot import one_hot_axes
 from weft.block.unlisted import indices_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import Contraction, Lookup, Node, Ranking, Reduction, Scan, TensorProgram, axes_of, reads
@@ -73,7 +74,8 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
         blocked, batch = _roles(node)
         wanted.update(dict.fromkeys(blocked))
         units.update(dict.fromkeys(batch))
-    needed = {find(a) for a in wanted}
+    one_hot = list(one_hot_axes(program))
+    needed = {find(a) for a in wanted} | {find(row) for _, row in one_hot}
     forced = {find(a) for a in units}
     loose = [find(a) for node in program.nodes for a in node.axes[:-2]] if lengths is None else []
     unit = frozenset(forced | {a for a in loose if a not in needed})
@@ -89,6 +91,9 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
         over = [a for n in reduced for a in (n.over if isinstance(n, Reduction) else (n.over,))]
         most = max((a.space.size(lengths) for a in over), default=0)
         last = {find(a): 1 + most - a.space.size(lengths) for a in over}
+    for over, row in one_hot:  # inside of the loop over rows, so that no list has both
+        if find(over) != find(row):
+            last.setdefault(find(over), 1)
     return LoopAxes({a: find(a) for a in parent}, unit, _summed(program, find, unit), rank, ranked, last)
 
 

@@ -5,7 +5,8 @@
     out[n] = y[last], or x[n] where there is none; last: max of all s with n == i[s]     index_put of several rows
 
 Each element of the result is compared with each index. So a few indices cost little beside the copy of what is stored into, in a
-kernel that what comes before and after joins; with many PyTorch's loop over what is stored is faster.
+kernel that what comes before and after joins. Where the comparisons are reduced, as in the last form, a CPU goes to the one place
+that each index says (`weft.block.one_hot`), so that there may be many.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""
 _COUNTED = 4096
 """So many comparisons at most take no longer than PyTorch's own histogram, or its loop over rows that are put somewhere."""
+_MOST = 1 << 26
+"""So many pairs of a place and an index at most on a CPU, where a kernel compares none of them: PyTorch compares all, if the kernel
+is refused."""
+_IN_CACHE, _CROWDED = 1 << 18, 4
+"""Rows are combined in a kernel where all they are put into has so few elements, or so many of them meet: else memory is gone over
+once more than by PyTorch."""
+_NOTHING = torch.iinfo(torch.int64).min
+"""What a maximum of integers begins with."""
 _WRITTEN = 8
 """Rows are put somewhere in a kernel, which writes all rows, where they are at least one in so many."""
 _FOREVER = 2**62
@@ -133,7 +142,7 @@ def _each(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> _
 
 def _scatter(tensor: torch.Tensor, dim: int, index: torch.Tensor, src: Any) -> Any:
     found = _each(tensor, dim, index, src)
-    return NotImplemented if found is None else _replaced(tensor, found)
+    return _many(tensor, dim, index, None, src) if found is None else _replaced(tensor, found)
 
 
 def _scatter_add(tensor: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor) -> Any:
@@ -144,7 +153,24 @@ def _scatter_reduce(
     tensor: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
     found = _each(tensor, dim, index, src)
+    if found is None and include_self and reduce in _COMBINED and tensor.dtype != torch.bool:
+        return _many(tensor, dim, index, reduce, src)
     return NotImplemented if found is None else _combined(tensor, found, reduce, include_self=include_self)
+
+
+def _many(tensor: torch.Tensor, dim: int, index: torch.Tensor, kind: str | None, source: Any) -> Any:
+    """Puts, or combines, whole rows where an index is the same all along them, and puts a number anywhere in rows."""
+    if tensor.ndim == 0 or index.ndim != tensor.ndim:
+        return NotImplemented
+    dim %= tensor.ndim
+    others = [d for d in range(tensor.ndim) if d != dim]
+    number = not isinstance(source, torch.Tensor) or source.ndim == 0
+    whole = _alike([index.shape[d] for d in others], [tensor.shape[d] for d in others])
+    if not whole or any(_same_along(index, d - tensor.ndim) is None for d in others):
+        return _number_along_rows(tensor, dim, index, source) if number and kind is None else NotImplemented
+    source = source if number else source[tuple(slice(n) for n in index.shape)]
+    first = index[tuple(slice(None) if d == dim else 0 for d in range(tensor.ndim))]
+    return _many_rows(tensor, dim, first, kind, source)
 
 
 # What has an index for each row.
@@ -163,19 +189,35 @@ def _rows(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> _
 def _index_add(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1) -> Any:
     if source.ndim != tensor.ndim or source.dtype != tensor.dtype:
         return NotImplemented
-    stored = _rows(tensor, dim, index, source if alpha == 1 else source * alpha)
-    return NotImplemented if stored is None else _combined(tensor, stored, "sum")
+    source = source if alpha == 1 else source * alpha
+    stored = _rows(tensor, dim, index, source)
+    if stored is None:
+        return _many_rows(tensor, dim, index, "sum", source)
+    return _combined(tensor, stored, "sum")
 
 
 def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
     stored = _rows(tensor, dim, index, source)
-    return NotImplemented if stored is None or source.ndim != tensor.ndim else _replaced(tensor, stored)
+    if stored is None:
+        return _many_rows(tensor, dim, index, None, source)
+    return _replaced(tensor, stored) if source.ndim == tensor.ndim else NotImplemented
 
 
 def _index_fill(tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
     size = tensor.shape[dim] if tensor.ndim else 1
-    stored = _rows(tensor, dim, torch.where(index < 0, index + size, index), value)  # unlike in other stores
-    return NotImplemented if stored is None else _replaced(tensor, stored)
+    index = torch.where(index < 0, index + size, index)  # unlike in other stores
+    stored = _rows(tensor, dim, index, value)
+    return _many_rows(tensor, dim, index, None, value) if stored is None else _replaced(tensor, stored)
+
+
+def _many_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor, kind: str | None, source: Any) -> Any:
+    """Puts, or combines, many rows along dimension `dim`, or puts a number there."""
+    rows = isinstance(source, torch.Tensor) and source.ndim > 0
+    if tensor.ndim == 0 or index.ndim != 1 or (rows and source.ndim != tensor.ndim):
+        return NotImplemented
+    dim %= tensor.ndim
+    index = index.long()
+    return _put(tensor, dim, index, source) if kind is None else _combined_rows(tensor, dim, index, source, kind)
 
 
 def _index_put(
@@ -192,10 +234,10 @@ def _index_put(
     ):
         return NotImplemented
     count = max((each.shape[0] for each in given if each.ndim), default=1)
-    if not accumulate and dims == [0] and not _few(count, FEW_ROWS):
-        return _last_of_each(tensor, given[0], values)
-    if not _few(count, FEW_ROWS) or any(each.ndim and each.shape[0] not in (1, count) for each in given):
+    if any(each.ndim and each.shape[0] not in (1, count) for each in given):
         return NotImplemented
+    if not _few(count, FEW_ROWS):
+        return _put_many(tensor, dims, given, values, accumulate=accumulate)
     behind = tensor.ndim - dims[-1] - 1
     if (
         not any(each.ndim for each in given) and values.ndim > behind
@@ -214,22 +256,110 @@ def _index_put(
     return _combined(tensor, stored, "sum") if accumulate else _replaced(tensor, stored)
 
 
-def _last_of_each(tensor: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> Any:
-    """Puts `values`, one for each index, along the first dimension: each place finds the last index that says it."""
-    size, count = tensor.shape[0], index.shape[0]
-    if symbolic(size) or symbolic(count) or not 0 < count * size <= _COUNTED:
+def _put_many(
+    tensor: torch.Tensor, dims: Sequence[int], given: Sequence[torch.Tensor], values: torch.Tensor, *, accumulate: bool
+) -> Any:
+    """Puts `values` at many indices along dimensions side by side, or adds them: as one dimension, and one index for each place."""
+    first, past = dims[0], dims[-1] + 1
+    sizes = tensor.shape[first:past]
+    if values.ndim > tensor.ndim - len(dims) + 1 or (len(dims) > 1 and not packed(tensor)):
         return NotImplemented
-    if count * _WRITTEN < size:  # all rows are read and written for a few of them
+    count = max((each.shape[0] for each in given if each.ndim), default=1)
+    index, *others = (torch.where(each < 0, each + n, each).long() for each, n in zip(given, sizes, strict=True))
+    if others:
+        index = checked(index, sizes[0], first)
+    for dim, each in enumerate(others, first + 1):
+        index = index * tensor.shape[dim] + checked(each, tensor.shape[dim], dim)
+    whole = tensor.flatten(first, past - 1)
+    if values.ndim:
+        values = values.expand([*tensor.shape[:first], count, *tensor.shape[past:]])
+    index = index.expand(count)
+    made = _combined_rows(whole, first, index, values, "sum") if accumulate else _put(whole, first, index, values)
+    return made if made is NotImplemented else made.unflatten(first, sizes)
+
+
+def _put(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> Any:
+    """Puts rows of `source`, or a number, at the indices `index` along dimension `dim`: of several in one place the last."""
+    size = tensor.shape[dim]
+    if not _pays(tensor, size, index.shape[0]):
         return NotImplemented
-    if values.ndim != tensor.ndim or not statically_known_true(values.shape[0] == count):
-        return NotImplemented
-    index = checked(torch.where(index < 0, index + size, index).long(), size, 0)
-    said = index == torch.arange(size).unsqueeze(1)
-    last = torch.where(said, torch.arange(count), -1).amax(1)
-    found = values.index_select(0, last.clamp(min=0))
-    kept = (last < 0).reshape(-1, *[1] * (tensor.ndim - 1))
+    last = _last(index, size)
+    same = _same_along(source, dim - tensor.ndim) if isinstance(source, torch.Tensor) else source
+    found = source.index_select(dim, last.clamp(min=0)) if same is None else same
     # The first of them decides how the result lies in memory: as what is stored into does.
-    return torch.where(kept, tensor, found)
+    return torch.where((last < 0).reshape(-1, *[1] * (tensor.ndim - dim - 1)), tensor, found)
+
+
+_IDENTITIES: dict[str, Callable[[torch.dtype], float]] = {
+    "amax": lambda dtype: -torch.inf if dtype.is_floating_point else _NOTHING,
+    "amin": lambda dtype: torch.inf if dtype.is_floating_point else -_NOTHING - 1,
+    "prod": lambda _: 1,
+    "sum": lambda _: 0,
+}
+"""What each kind of combination begins with, in the type that it is computed in."""
+_REDUCED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "prod": torch.prod,
+    "sum": torch.sum,
+}
+
+
+def _combined_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, kind: str) -> Any:
+    """Combines rows of `source`, one for each of the indices `index` along dimension `dim`, with what is there."""
+    size, count = tensor.shape[dim], index.shape[0]
+    small = in_example(tensor.numel()) <= _IN_CACHE or in_example(count) >= _CROWDED * in_example(size)
+    small &= tensor.ndim == 1 or in_example(tensor[0].numel()) >= _ROW
+    if dim or tensor.dtype == torch.bool or tensor.device.type != "cpu" or not small or not _pays(tensor, size, count):
+        return NotImplemented  # with dimensions before the rows, what is said of rows would be stored for all of them
+    said = _said(index, size).reshape(size, index.shape[0], *[1] * (tensor.ndim - 1))
+    wide = torch.promote_types(tensor.dtype, torch.float32 if tensor.dtype.is_floating_point else torch.int64)
+    parts = torch.where(said, source.to(wide), _IDENTITIES[kind](wide))
+    found = _REDUCED[kind](parts, 1)
+    both = _COMBINED[kind](tensor.to(wide), found).to(tensor.dtype)
+    # What nothing is added to keeps its sign, if it is a zero.
+    return torch.where(found == 0, tensor, both) if kind == "sum" and tensor.dtype.is_floating_point else both
+
+
+def _number_along_rows(tensor: torch.Tensor, dim: int, index: torch.Tensor, number: Any) -> Any:
+    """Puts a number at places of their own row, which is the last dimension."""
+    size = tensor.shape[-1]
+    if (
+        dim != tensor.ndim - 1
+        or not _alike(index.shape[:-1], tensor.shape[:-1])
+        or not _pays(tensor, size, index.shape[-1])
+    ):
+        return NotImplemented
+    return torch.where(_last(checked(index.long(), size, dim), size) < 0, tensor, number)
+
+
+def _last(index: torch.Tensor, size: Any) -> torch.Tensor:
+    """Finds for each of `size` places the last of `index`, along its last dimension, that says it; below 0 where none does.
+
+    Each index says one place, and what it says of others is what a maximum begins with: a kernel goes to that place alone
+    (`weft.block.one_hot`).
+    """
+    return torch.where(_said(index, size), torch.arange(index.shape[-1]), _NOTHING).amax(-1)
+
+
+def _said(index: torch.Tensor, size: Any) -> torch.Tensor:
+    """Compares each of `size` places with each index along its last dimension.
+
+    Indices of rows are looked up among the places: so they are checked, and where programs are judged with fewer places, indices
+    are drawn among these. Others are checked before.
+    """
+    places = torch.arange(size)
+    index = places.index_select(0, index) if index.ndim == 1 else index
+    return index.unsqueeze(-2) == places.unsqueeze(1)
+
+
+def _pays(tensor: torch.Tensor, size: Any, count: Any) -> bool:
+    """Tells whether as many indices of so many places of `tensor` are better put there by a kernel, which writes all places."""
+    if not in_example(size) or in_example(count) * _WRITTEN < in_example(size):
+        return False
+    if tensor.device.type == "cpu":
+        return in_example(size) * in_example(count) <= _MOST
+    return not symbolic(size) and not symbolic(count) and count * size <= _COUNTED
 
 
 def _with_units(part: torch.Tensor, behind: int, more: int) -> torch.Tensor:
@@ -311,7 +441,9 @@ def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
 
 def _histc(tensor: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002 - ATen's names
     """Counts what lies in each of `bins` parts of a range that is given; the greatest number is in the last of them."""
-    if symbolic(bins) or not 0 < bins * in_example(tensor.numel()) <= _COUNTED or not min < max:
+    if symbolic(bins) or bins <= 0 or not min < max or not in_example(tensor.numel()):
+        return NotImplemented
+    if bins * in_example(tensor.numel()) > (_MOST if tensor.device.type == "cpu" else _COUNTED):
         return NotImplemented
     if tensor.dtype not in (torch.float32, torch.float64):
         return NotImplemented
@@ -341,7 +473,7 @@ MANY = {
         (call.rpartition(".")[0] for call in STORES),
         f"it puts more than {FEW} elements of a row, or {FEW_ROWS} rows, where integers say, or is of a form that weft lacks",
     ),
-    "aten.histc": f"it takes more than {_COUNTED} comparisons, or its range is not given",
+    "aten.histc": f"it takes more than {_COUNTED} comparisons ({_MOST} on a CPU), or its range is not given",
 }
 """Why such calls are PyTorch's, by overload packet."""
 

@@ -38,6 +38,8 @@ _LOOP, _ROW, _FOLD, _APART = 20.0, 5.0, 30.0, 4.0
 # A longest axis so many times as long as the last one has the innermost loop, but for one of so many elements along which what is
 # stored lies side by side (as `weft.emit.cpp.order` has it).
 _FAR, _VECTOR = 16, 16
+# Of an element that counts in one row, for each operation: no vector has several of them.
+_IN_ONE_ROW = 1.0
 # Of a staged block: a row that is copied, and 4 bytes of it.
 _COPIED_ROW, _COPIED = 10.0, 0.12
 
@@ -68,6 +70,8 @@ def cycles_of(work: OperatorWork, lengths: tuple[int, ...], sizes: Mapping[str, 
 
 
 def _elementwise(work: ElementLoop, lengths: tuple[int, ...], machine: Machine) -> float:
+    if work.row is not None:
+        return prod(lengths) * work.operations * _IN_ONE_ROW
     last, longest = len(lengths) - 1, max(lengths, default=1)
     inner = lengths.index(longest) if lengths and longest >= _FAR * lengths[last] else last
     dense = work.dense

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.block.check import body_types, infer, update_types
+from weft.block.one_hot import one_hots
 from weft.block.places import Place
 from weft.block.program import (
     BlockProgram,
@@ -77,6 +78,7 @@ class ElementLoop:
         over: which of the lengths it reduces, if it does.
         along: it stands in the loops of another operator.
         dense: along which of the lengths the elements that its loops store lie side by side; None where they reduce, or store none.
+        row: the one of the lengths along which one element alone counts (`weft.block.one_hot`), if there is one.
     """
 
     operations: float
@@ -84,6 +86,7 @@ class ElementLoop:
     over: int | None
     along: bool
     dense: int | None = None
+    row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,7 @@ class _Walk:
             m.state is not None for m in self.inside
         )
         sides = {} if summed else _sides(written, graph, types, given)
+        rows = one_hots(graph, types)
         for node in graph.nodes:
             match node:
                 case Map():
@@ -188,9 +192,7 @@ class _Walk:
                 case Pointwise() | Collapse():
                     stored = _stored(written, node, types, values) if isinstance(node, Pointwise) else []
                     found = _elementwise(node, values, stored, along=node.name in along)
-                    if isinstance(node, Pointwise) and (side := sides.get(frozenset(node.dims))) is not None:
-                        found = replace(found, dense=node.dims.index(side))
-                    self.found[node.name] = found
+                    self.found[node.name] = _placed(found, node, values, sides, rows.get(node.name))
                 case Dot():
                     self.found[node.name] = _product(node, values)
                 case Bounded(dims=dims):
@@ -301,6 +303,20 @@ def _elementwise(node: Pointwise | Collapse, values: _Values, stored: Sequence[_
         case Collapse(arg=arg, over=over):
             item = values[arg]
             return ElementLoop(1.0, _apart([item], item.dims), item.dims.index(over), along)
+
+
+def _placed(
+    found: ElementLoop,
+    node: Pointwise | Collapse,
+    values: _Values,
+    sides: Mapping[frozenset[Axis], Axis],
+    row: Axis | None,
+) -> ElementLoop:
+    """Note along which axis the loops of `node` store what lies side by side, and along which they do one `row` alone."""
+    axes = node.dims if isinstance(node, Pointwise) else values[node.arg].dims
+    if isinstance(node, Pointwise) and (side := sides.get(frozenset(axes))) is not None:
+        found = replace(found, dense=axes.index(side))
+    return found if row is None else replace(found, row=axes.index(row))
 
 
 def _apart(blocks: Sequence[_Value], dims: tuple[Axis, ...]) -> tuple[int, ...]:

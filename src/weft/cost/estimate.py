@@ -19,6 +19,7 @@ from weft.cost.cpu_cycles import cycles_of
 from weft.cost.cpu_work import BlockMove, OperatorWork, works_of
 from weft.cost.guarded import guarded_shares, of_busy
 from weft.cost.machine import Machine, MemoryLevel
+from weft.cost.one_hots import in_one_row
 from weft.cost.traffic import Traffic, by_kernel
 from weft.masks import Sparsity
 
@@ -82,7 +83,7 @@ def estimate(
     """
     works, guards = works_of(program, innermost or {}), guarded_shares(program, sizes, masks or {})
     counts = (of_busy(each, program, guards) if guards else each for each in by_kernel(program, sizes))
-    return tuple(cost_of(part, machine, works, sizes) for part in counts)
+    return tuple(cost_of(in_one_row(part, works), machine, works, sizes) for part in counts)
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -8,6 +8,7 @@ from math import inf
 
 from weft.block.check import body_types, infer
 from weft.block.guard import Guard
+from weft.block.one_hot import one_hots
 from weft.block.program import BlockProgram, Final, Graph, Map, sealed
 from weft.block.rows import rows_of
 from weft.block.scope import Scope, Types
@@ -32,7 +33,8 @@ def guard(program: BlockProgram) -> BlockProgram:
 
     Condition: with the mask taken for False (or True, or -inf) everywhere in a block, each component of the state comes out as it
     went in; and an iteration does a matmul, or reads something else along the loop, so that more is left out than the mask's own
-    reading. Exact, but for NaN and infinities of an operand that the mask excludes, which do not come through (`of_expression`).
+    reading. Loops with one-hot reductions go to the rows that they change anyway. Exact, but for NaN and infinities of an operand
+    that the mask excludes, which do not come through (`of_expression`).
 
     Args:
         program: fused, without places; before it is made safe, whose running maxima would hide the identities.
@@ -61,6 +63,8 @@ def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
     if not all(isinstance(o, Final) for o in node.outputs):
         return node
     of = infer(node.body, given, inner)
+    if one_hots(node.body, of):  # goes to the rows that it changes anyway
+        return node
     for made in _candidates(node, of):
         found = made.guard
         assert found is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from weft.block.check import infer
+from weft.block.check import body_types, infer
+from weft.block.one_hot import one_hots
 from weft.block.places import Place
 from weft.block.program import BlockProgram, BlockType, Graph, Map, Once
 from weft.block.scope import Scope as Around
@@ -161,7 +162,7 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
         out.line(f"const i64 {count} = {extent};")
         scope[node.axis] = block
     _levels(top, chain, list(scope.values()), places)
-    out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, first)});")
+    out.line(f"const int team = weft::team(threads, {times(*counts)}, {_work(frame, top, first)});")
     # Each thread has its own copies: of a variable that threads share, and that a function in the kernel sees by reference, GCC
     # does not know that loops leave it as it is.
     out.line(f"#pragma omp parallel num_threads(team) firstprivate({', '.join(frame.given)})")
@@ -174,20 +175,28 @@ def _grid(frame: Frame, out: Writer, top: Body, first: Map, places: Mapping[str,
             out.lines += frame.out.lines
 
 
-def _work(frame: Frame, first: Map) -> str:
+def _work(frame: Frame, top: Body, first: Map) -> str:
     """Counts the elements that the kernel works on: of each chain of maps the product of the sizes, where no other has
-    those too.
+    those too. What is reduced in one row of a block has no rows.
     """
-    chains = {tuple(sorted(chain)): None for chain in _chains(frame, first)}
+    found = _chains(first, body_types(first, top.types), top.around.inside(first))
+    chains = {tuple(sorted(frame.size(a.space) for a in chain if a not in rows)): None for chain, rows in found}
     largest = [one for one in chains if not any(Counter(one) < Counter(other) for other in chains)]
     return " + ".join(times("1.0", *chain) for chain in largest)
 
 
-def _chains(frame: Frame, node: Map) -> list[list[str]]:
-    """Lists the sizes along each way from `node` down to a map that holds none."""
-    size = frame.size(node.axis.space)
-    below = [chain for inner in node.body.nodes if isinstance(inner, Map) for chain in _chains(frame, inner)]
-    return [[size, *chain] for chain in below] or [[size]]
+def _chains(
+    node: Map, given: Mapping[str, BlockType], around: Around
+) -> list[tuple[tuple[Axis, ...], frozenset[Axis]]]:
+    """Lists the axes along each way from `node`, of whose body the inputs are `given`, down to a map that holds none, and the rows
+    of what that one reduces in one row.
+    """
+    types = infer(node.body, given, around)
+    inner = [m for m in node.body.nodes if isinstance(m, Map)]
+    below = [each for m in inner for each in _chains(m, body_types(m, types), around.inside(m))]
+    return [((node.axis, *chain), rows) for chain, rows in below] or [
+        ((node.axis,), frozenset(one_hots(node.body, types).values()))
+    ]
 
 
 def _levels(top: Body, chain: Sequence[Map], steps: Sequence[BlockText], places: Mapping[str, ItemMemory]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 
+from weft.block.one_hot import OneHot
 from weft.block.program import Collapse, Extent, Index, Literal, Pointwise
 from weft.emit.cpp.copies import Copies, Head
 from weft.emit.cpp.frame import Frame
+from weft.emit.cpp.one_hots import nests_of
 from weft.emit.cpp.phases import Phases, phases
 from weft.emit.cpp.places import fill, fresh, in_loops, keep, spelled_at
 from weft.emit.cpp.plan import Nest, Put, Work, crossing, overwritten, plan, rounded_by_stores
@@ -27,7 +29,7 @@ from weft.emit.cpp.segments import conditions, difference, replaced, slope
 from weft.emit.cpp.values import Gather, IndexPlace, ItemMemory, Lazy, Panel, Value, resolved
 from weft.emit.kinds import Kind, kind_of
 from weft.emit.ranges import Scope
-from weft.emit.text import is_word, minus, plus, stripped
+from weft.emit.text import factor, is_word, minus, plus, stripped
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg, Convert
@@ -40,6 +42,9 @@ _IN_TURN = 32
 
 def run(frame: Frame, scope: Scope, stores: Sequence[Put], reductions: Sequence[Lazy] = ()) -> None:
     """Print the nests that do `stores` and compute `reductions`, whose results then lie in memory."""
+    for nest, done in list(nests_of(stores, reductions)):
+        _Printer(frame, scope, nest).print()
+        stores = [store for store in stores if store is not done]
     reductions = [r for r in reductions if r.memory is None]
     kept = [keep(frame, scope, lazy) for lazy in reductions if not _grows(scope, lazy)]
     nests = plan([*stores, *kept], reductions, lambda axes, dense: in_loops(scope, axes, dense))
@@ -105,6 +110,9 @@ class _Printer(Copies):
         lazy = work.lazy
         assert lazy is not None
         assert isinstance(lazy.node, Collapse)
+        if self.nest.into is not None:
+            lazy.memory = self.nest.into
+            return
         dims = tuple(a for a in work.order if a != lazy.node.over)
         lazy.memory = fresh(self.frame, lazy.node.name, lazy.dtype.accumulator, dims, self.scope)
         fill(self.frame, self.scope, lazy.memory, lazy.node.monoid.identity)
@@ -145,6 +153,9 @@ class _Printer(Copies):
         """Print loop number `depth` + 1, over what belongs to `time`."""
         works = order.loop(time)
         axis = self.nest.order[depth]
+        if self.nest.one_hot is not None and axis == self.nest.one_hot.row:
+            self._at_row(works, depth, self.nest.one_hot)
+            return
         if depth == len(self.nest.order) - 2 and self._copied(works, axis, self.nest.order[-1]):
             return
         sums = [w for w in works if w.collapsed == axis and not w.leaves_array and len(w.order) == depth + 1]
@@ -184,6 +195,15 @@ class _Printer(Copies):
             whole = f"weft::{value.node.monoid.name}_of_lanes({held})"
             self.out.line(f"const {CTYPE[results[value].kind]} {results[value].text} = {whole};")
         self.local.update(results)
+
+    def _at_row(self, works: Sequence[Work], depth: int, chosen: OneHot[Value]) -> None:
+        """Print loop number `depth` + 1, of which `chosen` says the one iteration that does something, if there is one."""
+        name, block = self.index[chosen.row], self.scope[chosen.row]
+        args = [self._value(a) if a in chosen.read else Text("", "int") for a in chosen.args]
+        index = stripped(coerced(expression(chosen.index, args), "int"))
+        self.out.line(f"const i64 {name} = weft::row_of({index}, {block.base});")
+        with self.out.block(f"if ((uint64_t){name} < (uint64_t){factor(block.valid)})"):
+            self._level(works, depth + 1)
 
     def _begin_sums(
         self, sums: Sequence[Work], lanes: Sequence[Work], axis: Axis

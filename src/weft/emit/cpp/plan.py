@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft.block.one_hot import OneHot
 from weft.emit.cpp.values import Gather, ItemMemory, Lazy, Panel, Value, resolved
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Convert
@@ -46,10 +47,16 @@ class Work:
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """Loops over `order`, outermost first, and what they do: each work belongs to a depth, that of its own axes."""
+    """Loops over `order`, outermost first, and what they do: each work belongs to a depth, that of its own axes.
+
+    With `one_hot`, the loop over its row has one iteration at most, the one that it says; what it reduces goes `into` memory that
+    has a value already, if that is given.
+    """
 
     order: tuple[Axis, ...]
     works: list[Work] = field(default_factory=list[Work])
+    one_hot: OneHot[Value] | None = None
+    into: ItemMemory | None = None
 
     def holds(self, axes: Iterable[Axis]) -> bool:
         """Tells whether `axes` are those of the outer loops."""
@@ -68,7 +75,7 @@ def plan(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) ->
     that a later nest reads are marked by `crossing`. Stores that have nothing to do with a reduction are not joined to it where
     they go along what they store, and it does not.
     """
-    works = _gather(stores, reductions, arrange)
+    works = gather(stores, reductions, arrange)
     along = _stores_along(works, arrange)
     return [*_nests([w for w in works if w not in along]), *_nests(along)]
 
@@ -184,7 +191,7 @@ def rounded_by_stores(works: Sequence[Work]) -> frozenset[Lazy]:
     return frozenset(found)
 
 
-def _gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
+def gather(stores: Sequence[Put], reductions: Sequence[Lazy], arrange: Arrange) -> list[Work]:
     """Lists every work that the stores and reductions need, each after what it reads."""
     works: list[Work] = []
     seen: set[Lazy] = set()

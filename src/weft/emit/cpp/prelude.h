@@ -49,6 +49,8 @@ using i64 = int64_t;  // sizes, strides, positions
 static inline i64 min_index(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 max_index(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+// The row of a block that begins at `first` which has this number; one that is none of the block's comes out beyond it.
+static WEFT_INLINE i64 row_of(i64 number, i64 first) { return (i64)((uint64_t)number - (uint64_t)first); }
 // Where an index lies in a dimension of so many elements, 1 at least: one that is none, at the nearest; that is noted in `wrong`.
 static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
   if ((uint64_t)index < (uint64_t)size) return index;

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.block.check import body_types, infer
+from weft.block.one_hot import one_hots
 from weft.block.program import BlockProgram, BlockType, Collapse, Final, Graph, Map, Prefix
 from weft.block.ranges import All
 from weft.block.scope import Scope
 from weft.block.walk import every, maps, operands, ranks, results, scans_apart
 from weft.plan.targets.matmuls import BlockMatmul, Sources, dots, find_matmuls, is_product, origins_of, seen
+from weft.plan.targets.one_hots import one_hot_tiles
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, begins_where, grid_maps, tied
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -93,6 +95,7 @@ def choose(
     multiplied = {p.over for p in matmuls}
     for axis in down:
         tiles[axis] = min(tiles[axis], _MULTIPLIED_ROWS if axis in multiplied else _SUMMED_ROWS)
+    tiles |= one_hot_tiles(program, tiles, sizes, threads)
     for dims in _items(program.graph, dict(program.inputs), Scope({}, applied=False)):
         _fit([a for a in dims if a not in whole], tiles)
     _even_out(program, tiles)
@@ -147,22 +150,24 @@ def _lying_across(
         if not isinstance(node, Map):
             continue
         given, inside = body_types(node, types), scope.inside(node)
+        placed = one_hots(node.body, infer(node.body, given, inside))
         fed = {f.inner: seen(node, f, sources[f.outer]) for f in node.inputs if f.outer in sources}
         combined = (n for n in node.body.nodes if is_product(n) or (len(results(n)) > 1 and not isinstance(n, Map)))
         multiplied = {name for n in combined for name in operands(n)}
         for name, axes in fed.items():
             dims = given[name].dims
             along = [a for a in dims if a in axes and innermost.get(axes[a][0]) == axes[a][1]]
-            blocks = not given[name].buffered and len(dims) == 2 and name not in multiplied
+            blocks = not given[name].buffered and len(dims) == 2 and name not in multiplied and not placed
             if blocks and len(short.intersection(dims)) == 1 and short.issuperset(along) and along:
                 yield name
         yield from _lying_across(node.body, given, inside, fed, innermost, short)
 
 
 def _items(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Iterator[tuple[Axis, ...]]:
-    """Yield the axes of each block that is loaded or computed."""
+    """Yield the axes of each block that is loaded or computed; of one that is all but the identity nothing is stored."""
     types = infer(graph, inputs, scope)
-    yield from (kind.dims for kind in types.values() if not kind.buffered and len(kind.dims) > 1)
+    alone = one_hots(graph, types)
+    yield from (k.dims for name, k in types.items() if not k.buffered and len(k.dims) > 1 and name not in alone)
     for node in graph.nodes:
         if isinstance(node, Map):
             yield from _items(node.body, body_types(node, types), scope.inside(node))
