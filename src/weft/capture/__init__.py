@@ -13,6 +13,7 @@ from weft.lazy import export_lazily
 if TYPE_CHECKING:
     from weft.capture.calls import may_view
     from weft.capture.captured import (
+        UNFLATTEN,
         Captured,
         Fallback,
         FixedLayout,
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
         without_units,
     )
     from weft.capture.flags import as_read, carries_derivative
-    from weft.capture.graph import capture, refused_at_once
+    from weft.capture.graph import capture
     from weft.capture.library import FASTER_IN_LIBRARY
     from weft.capture.memory import Effect, Piece, Written, apart
     from weft.capture.nested import every_node, runnable
     from weft.capture.outline import ArgumentPlace, Outline, serves
     from weft.capture.refusal import refusal
+    from weft.capture.refused import PLAIN, refused_at_once
     from weft.capture.source import location_of
-    from weft.capture.values import UNFLATTEN
 
 __all__ = [
     "FASTER_IN_LIBRARY",
+    "PLAIN",
     "UNFLATTEN",
     "ArgumentPlace",
     "Captured",

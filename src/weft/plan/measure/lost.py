@@ -9,9 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.capture import Fallback, OpaqueCall
-from weft.capture.arguments import in_example
+from weft.capture.sizes import in_example
 from weft.cost import Machine
-from weft.plan.execute.plan import Plan
+from weft.plan.execute.made import Plan
 from weft.plan.execute.steps import CallStep
 from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType

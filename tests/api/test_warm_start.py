@@ -1,0 +1,65 @@
+"""A process that finds its plan in the cache imports what runs it, and nothing that chooses kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import json
+import sys
+from dataclasses import asdict
+
+import torch
+import weft
+
+torch.manual_seed(0)
+layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+x = torch.randn(2, 5, 16)
+with torch.no_grad():
+    imported = [name for name in sys.modules if name.partition(".")[0] == "weft"]
+    found = torch.compile(layer, backend="weft")(x)
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "weft"]
+    torch.testing.assert_close(found, layer(x))
+print(json.dumps([imported, loaded, asdict(weft.stats())]))
+"""
+
+_MOST = 180
+"""Modules of weft in a warm start: about ten more than there were when this was written. One more that imports what chooses brings
+dozens.
+"""
+
+_CHOOSING = frozenset(
+    f"weft.{name}"
+    for name in (
+        *("fuse", "pipeline", "plan.choose", "plan.judge", "capture.record", "capture.translate", "plan.execute.plan"),
+        *("block.lower", "schedule.apply", "verify.field_check", "cost.chips", "emit.cpp.kernel", "emit.triton.kernel"),
+        *("draw", "api.report", "lab", "cli"),
+    )
+)
+"""Rooms, and files of others, that a warm start has no use for."""
+
+
+def _process(cache: Path) -> tuple[list[str], list[str], dict[str, int]]:
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", _PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    imported, loaded, stats = json.loads(done.stdout)
+    return imported, loaded, stats
+
+
+def test_a_warm_start_imports_what_it_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    imported, chose, stats = _process(tmp_path)
+    assert len(imported) < 10
+    assert stats["kernels"]
+    assert _CHOOSING.intersection(chose) > {"weft.fuse", "weft.plan.choose", "weft.emit.cpp.kernel"}
+    imported, loaded, again = _process(tmp_path)
+    assert len(imported) < 10
+    assert (again["kernels"], again["fallbacks"]) == (stats["kernels"], stats["fallbacks"])
+    assert _CHOOSING.isdisjoint(loaded)
+    assert len(loaded) <= _MOST < len(chose)
