@@ -118,9 +118,8 @@ def main() -> None:
     from weft.api import backend
 
     # What is imported when a graph is first compiled: forks have it.
-    assert weft.__file__ and all(
-        map(callable, (weft.compile, weft.optimize, backend.backend, capture.capture, plan.plan))
-    )
+    assert weft.__file__
+    assert all(map(callable, (weft.compile, weft.optimize, backend.backend, capture.capture, plan.plan)))
     gc.enable()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as channel:
