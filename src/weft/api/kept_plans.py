@@ -20,6 +20,7 @@ from weft.api.graph_text import graph_text
 from weft.api.held import bytes_of, held_by, tensor_of
 from weft.api.plan_forms import FORMS, SavedKernel, kernel_of, unread
 from weft.capture import Captured, refused_at_once
+from weft.garbage import uncollected
 from weft.options import current
 from weft.plan import Kernel, Plan, Runner, gpu_of, home, measured_before, size_class
 from weft.plan.execute.instead import Instead
@@ -133,6 +134,7 @@ class KeptGraph:
     def _of_library(self) -> dict[str, str]:
         return self.parts | {"kept": _LIBRARY}
 
+    @uncollected()
     def _recalled(self, parts: dict[str, str], eager: Runner) -> tuple[Plan, bool] | None:
         forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, unread, self._kernel)}
         found = recalled(parts, KeptPlan, forms=forms)

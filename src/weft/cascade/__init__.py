@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from weft.lazy import export_lazily
 
 if TYPE_CHECKING:
+    from weft.cascade.approximation import Approximation
     from weft.cascade.find import Chains, FoundChains, RefusedReduction, chains, folds
     from weft.cascade.formulas import ReductionFormula, formulas
     from weft.cascade.interchange import sums_outside
-    from weft.cascade.rounding import Approximation
 
 __all__ = [
     "Approximation",

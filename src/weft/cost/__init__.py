@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from weft.cost.closed import ClosedForm, closed_form
     from weft.cost.concrete import ConcreteSchedule, concrete_schedule
     from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
-    from weft.cost.estimate import Cost, cost_of, estimate, total
+    from weft.cost.estimate import cost_of, estimate, total
     from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles
     from weft.cost.gpu_bytes import DeviceBytes, device_bytes
     from weft.cost.gpu_limits import Resources, least_registers, resources, unfit, unfit_registers
     from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
     from weft.cost.gpus import Gpu, gpu, published_chip
+    from weft.cost.kernel_cost import Cost
     from weft.cost.least import least_seconds
     from weft.cost.machine import Machine, MemoryLevel
     from weft.cost.ranking import ChipTime, ranked

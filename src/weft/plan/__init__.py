@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from weft.plan.measure.measured import Measured
     from weft.plan.measure.stance import backend_is_forced, default_stance, is_default, may_compile, nearest
     from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
-    from weft.plan.targets.candidates import Considered, Example
-    from weft.plan.targets.compiled import CompiledRegion
+    from weft.plan.targets.candidates import Example
+    from weft.plan.targets.compiled import CompiledRegion, Considered
     from weft.plan.targets.home import gpu_of, home, of_device
     from weft.plan.targets.kernel import Kernel
 

@@ -17,8 +17,8 @@ from weft.plan.choose.checked import CheckedCandidate, VerdictsAhead
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
-from weft.plan.targets.compiled import CompiledRegion
+from weft.plan.targets.candidates import Candidate, Example, Selection
+from weft.plan.targets.compiled import CompiledRegion, Considered
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
 from weft.schedule import KernelNodes, Schedule
 from weft.tensor.program import TensorProgram

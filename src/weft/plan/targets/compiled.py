@@ -1,4 +1,4 @@
-"""What became of a region: its kernels, and all that led to them."""
+"""What became of a region and of its candidates: its kernels, and all that led to them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from weft.tensor.program import TensorProgram
 if TYPE_CHECKING:
     from weft.block.program import BlockProgram
     from weft.cascade import Approximation
-    from weft.plan.targets.candidates import Considered
     from weft.tensor.passes import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A candidate, and its predicted time; or why it cannot be a kernel, or is not to be one although it could."""
+
+    origin: str
+    seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -89,10 +89,14 @@ FORMS = Forms(
         (
             *("weft.tensor.dtypes.DType", "weft.errors.Location", "weft.target.Target", "weft.tensor.passes.Step"),
             *(f"weft.schedule.schedule.{name}" for name in ("Level", "LevelPlace", "LoopSchedule", "Schedule")),
-            *("weft.cost.estimate.Cost", "weft.cascade.rounding.Approximation", "weft.masks.sparsity.Sparsity"),
+            *("weft.cost.kernel_cost.Cost", "weft.cascade.approximation.Approximation", "weft.masks.sparsity.Sparsity"),
             *(f"weft.plan.partition.partition.{name}" for name in ("Region", "TorchCall", "Cut")),
-            *(f"weft.plan.targets.candidates.{name}" for name in ("Candidate", "Considered", "Example", "Refusal")),
-            *("weft.plan.targets.candidates.Selection", "weft.plan.targets.lying.Lying"),
+            *(f"weft.plan.targets.candidates.{name}" for name in ("Candidate", "Example", "Refusal")),
+            *(
+                "weft.plan.targets.candidates.Selection",
+                "weft.plan.targets.compiled.Considered",
+                "weft.plan.targets.lying.Lying",
+            ),
         )
     ),
 )
