@@ -114,6 +114,15 @@ assert all(each is getattr(weft, name) for each, name in zip(found, 4 * names, s
     _in_a_new_process(program)
 
 
+def test_importing_weft_registers_its_cache_artifacts() -> None:
+    """`torch.compiler.load_cache_artifacts` may be called before anything is compiled."""
+    _in_a_new_process("""
+import weft
+from torch.compiler._cache import CacheArtifactFactory
+assert CacheArtifactFactory.create("weft", "key", b"content").key == "key"
+""")
+
+
 def test_a_package_is_lazy_that_is_written_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Imports are neither made before they are asked for, nor when others are; an imported name may be another one's alias."""
     folder = tmp_path / "lazily_made"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload  # no public name
 
+from weft.capture import operation
 from weft.errors import ProgramFileError
 from weft.plan import Kernel
 from weft.plan.targets import toolchain
@@ -44,10 +45,8 @@ class SavedKernel:
 
 
 def _operation(name: str) -> OpOverload[..., Any]:
-    namespace, _, rest = name.partition("::")
-    packet, _, overload = rest.partition(".")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+        return operation(name)
     except (AttributeError, RuntimeError) as error:
         raise ProgramFileError(
             f"the program calls {name}, which is not registered in this process",

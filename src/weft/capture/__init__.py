@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weft.capture.library import FASTER_IN_LIBRARY
     from weft.capture.memory import Effect, Piece, Written, apart
     from weft.capture.nested import every_node, runnable
+    from weft.capture.operations import operation
     from weft.capture.outline import ArgumentPlace, Outline, serves
     from weft.capture.refusal import refusal
     from weft.capture.refused import PLAIN, refused_at_once
@@ -72,6 +73,7 @@ __all__ = [
     "laid_out",
     "location_of",
     "may_view",
+    "operation",
     "refusal",
     "refused_at_once",
     "runnable",

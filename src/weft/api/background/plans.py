@@ -19,7 +19,7 @@ from torch._ops import OpOverload  # no public name
 
 from weft.api.held import at, held_by
 from weft.api.plan_forms import SavedKernel, restored_kernel, saved_kernel
-from weft.capture import Captured
+from weft.capture import Captured, operation
 from weft.errors import UnsupportedError
 from weft.plan import Kernel, Plan, Runner
 from weft.plan.execute.instead import Instead
@@ -158,9 +158,7 @@ class _Reader(pickle.Unpickler):
         kind, name = pid
         match kind:
             case "operation":
-                namespace, _, rest = name.partition("::")
-                packet, _, overload = rest.partition(".")
-                return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+                return operation(name)
             case "held":
                 return at(self._graph.gm, name)
             case _:
