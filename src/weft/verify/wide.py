@@ -70,7 +70,7 @@ class WideDomain(Fp64Domain):
         return contract_arrays(self._matmul, _wide(left), left_axes, _wide(right), right_axes, out_axes)
 
     def _matmul(self, left: Array, right: Array) -> Array:
-        """Multiplies matrices, each row and each column beside its greatest element; term by term what that has not the range for."""
+        """Multiplies matrices, each row and each column beside its greatest element; term by term where that lacks the range."""
         at_once = _PRODUCTS // max(1, left.shape[-1])
         if not at_once:
             raise MemoryError("a sum has too many terms")
