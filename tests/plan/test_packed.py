@@ -10,7 +10,7 @@ import pytest
 
 from testkit.block.programs import linear_relu
 from testkit.tensor.numbers import APART
-from weft.plan.targets.packed import FORMS, Forms, PackedAs, packed, unpacked
+from weft.plan.targets.packed import FORMS, PackedAs, TextForms, packed, unpacked
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Constant, TensorProgram
 from weft.tensor.scalar import Lit
@@ -72,8 +72,8 @@ def test_nothing_else_can_be_read(name: str) -> None:
 
 
 def test_what_has_no_form_is_not_written() -> None:
-    with pytest.raises(TypeError, match="Forms has no form in text"):
-        packed(Forms())
+    with pytest.raises(TypeError, match="TextForms has no form in text"):
+        packed(TextForms())
 
 
 def test_reading_imports_the_forms_that_it_finds() -> None:

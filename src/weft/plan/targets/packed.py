@@ -34,7 +34,7 @@ class PackedAs:
 
 
 @dataclass(frozen=True, slots=True)
-class Forms:
+class TextForms:
     """The forms that a text may have in it. Reading imports the modules of those that it has.
 
     Attributes:
@@ -47,7 +47,7 @@ class Forms:
     classes: frozenset[str] = frozenset()
     own: Mapping[str, type | PackedAs] = field(default_factory=dict[str, "type | PackedAs"])
 
-    def __or__(self, own: Mapping[str, type | PackedAs]) -> Forms:
+    def __or__(self, own: Mapping[str, type | PackedAs]) -> TextForms:
         """Return these forms and more, by their own names."""
         return replace(self, own={**self.own, **own})
 
@@ -77,7 +77,7 @@ class Forms:
         return name if form.__module__ in self.modules or name in self.classes else None
 
 
-FORMS = Forms(
+FORMS = TextForms(
     modules=frozenset(
         (
             *(f"weft.tensor.{name}" for name in ("axes", "derived", "scalar", "merge", "order", "program")),
@@ -103,7 +103,7 @@ FORMS = Forms(
 """What the cache's entries are made of."""
 
 
-def packed(value: Any, forms: Forms = FORMS, brought: Sequence[Any] = ()) -> bytes:
+def packed(value: Any, forms: TextForms = FORMS, brought: Sequence[Any] = ()) -> bytes:
     """Writes `value` as text.
 
     Args:
@@ -120,7 +120,7 @@ def packed(value: Any, forms: Forms = FORMS, brought: Sequence[Any] = ()) -> byt
     return json.dumps(text, separators=(",", ":")).encode()
 
 
-def unpacked(data: bytes, kind: type[T], forms: Forms = FORMS, brought: Sequence[Any] = ()) -> T:
+def unpacked(data: bytes, kind: type[T], forms: TextForms = FORMS, brought: Sequence[Any] = ()) -> T:
     """Reads what `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
 
     Raises:
@@ -183,7 +183,7 @@ class _Places:
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
-    def __init__(self, forms: Forms, brought: Mapping[Any, int]) -> None:
+    def __init__(self, forms: TextForms, brought: Mapping[Any, int]) -> None:
         self.forms = forms
         self.atoms = [form for form in forms.own.values() if isinstance(form, PackedAs)]
         self.brought = brought
