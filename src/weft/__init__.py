@@ -3,12 +3,20 @@
 `weft.compile(fn)` or `torch.compile(fn, backend="weft")` compiles lazily; `weft.optimize(fn, inputs)` now, and can be asked why.
 """
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from weft import errors
 from weft.garbage import uncollected
+from weft.lazy import export_lazily
+from weft.options import options
 
-with uncollected():  # it imports PyTorch's tracer
+with uncollected():
+    import_module("weft.run.cache")  # which makes its entries a kind of PyTorch's cache artifacts
+    import_module("torch._dynamo")  # now: two threads that import it at the same time, at their first calls, fail
+
+if TYPE_CHECKING:
     from weft.api import (
         Program,
         Report,
@@ -20,7 +28,6 @@ with uncollected():  # it imports PyTorch's tracer
         optimize,
         ready,
     )
-    from weft.options import options
     from weft.run.stats import snapshot as stats
     from weft.verify import Draws, Judgement, Verdict, judge
 
@@ -48,3 +55,5 @@ __all__ = [
     "ready",
     "stats",
 ]
+
+export_lazily(__name__)

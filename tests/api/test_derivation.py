@@ -19,7 +19,7 @@ from weft.api.report import report
 from weft.cli.main import main
 from weft.plan import CompiledRegion
 from weft.plan.choose import select
-from weft.plan.targets.candidates import Considered
+from weft.plan.targets.compiled import Considered
 
 GOLDEN = Path(__file__).parents[1] / "fuse" / "golden"
 

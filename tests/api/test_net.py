@@ -41,9 +41,9 @@ PLACES = {
     "the laws": ("weft.plan.execute.plan.after_laws", None),
     "the cut": ("weft.plan.execute.regions.Regions.stages", None),
     "a region": ("weft.plan.execute.regions.build_region", None),
-    "the plan": ("weft.api.backend.plan", None),
+    "the plan": ("weft.plan.plan", None),
     "the trial": ("weft.api.backend.faster", None),
-    "the text that runs it": ("weft.plan.execute.plan.runner", None),
+    "the text that runs it": ("weft.plan.execute.made.runner", None),
     "the outline": ("weft.api.known.Outline.of", None),
     "what is lost": ("weft.api.losses.mostly_left", None),
 }
@@ -159,7 +159,7 @@ def test_interrupts_pass(monkeypatch):
 
 
 def test_optimize_raises_errors_of_weft_alone(monkeypatch):
-    monkeypatch.setattr("weft.api.backend.plan", planted)
+    monkeypatch.setattr("weft.plan.plan", planted)
     with pytest.raises(DefectError, match="planted 7") as raised:
         weft.optimize(work, (torch.randn(4, 3), torch.randn(3, 2)))
     assert Path(raised.value.reproducer).is_file()

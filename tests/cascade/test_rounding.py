@@ -17,7 +17,7 @@ from weft.block.places import Place
 from weft.block.program import BlockProgram, Pointwise
 from weft.block.walk import maps
 from weft.cascade import Chains, chains, folds, formulas
-from weft.cascade.rounding import without
+from weft.cascade.approximation import without
 from weft.lab.workloads.cpu import fp8_matmul, quantised_matmul
 from weft.tensor.program import Contraction, TensorProgram
 from weft.tensor.scalar import Apply, Arg, Lit, apply

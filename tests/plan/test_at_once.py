@@ -12,7 +12,7 @@ from weft.api.backend import compile_graph
 from weft.capture import FASTER_IN_LIBRARY
 from weft.errors import LeftToPyTorchWarning
 from weft.plan.execute import at_once, tried
-from weft.plan.execute.plan import Plan
+from weft.plan.execute.made import Plan
 from weft.plan.measure.measured import Measured
 from weft.tensor.program import Contraction
 

@@ -10,7 +10,8 @@ import torch
 import weft
 from weft.api.backend import compile_graph
 from weft.plan.execute import foresight, selections, tried
-from weft.plan.execute.plan import Plan, plan
+from weft.plan.execute.made import Plan
+from weft.plan.execute.plan import plan
 from weft.run import spread
 from weft.run.child import can_fork
 

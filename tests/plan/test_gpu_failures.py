@@ -16,7 +16,7 @@ from weft.api.backend import compile_graph
 from weft.errors import CompilerError, TargetError, UnsupportedError
 from weft.plan import Plan
 from weft.plan.execute import instead
-from weft.plan.execute.plan import running
+from weft.plan.execute.made import running
 from weft.plan.execute.runner import Runner
 from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.measure import trial

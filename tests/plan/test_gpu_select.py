@@ -24,7 +24,8 @@ from weft.fuse.safety import make_safe
 from weft.pipeline import fuse
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.targets import toolchain
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.candidates import Candidate, Example, Selection
+from weft.plan.targets.compiled import Considered
 from weft.plan.targets.triton import select as select_ways
 from weft.plan.targets.triton import tune
 from weft.plan.targets.triton.choices import choices, launches

@@ -20,7 +20,7 @@ def test_triton_is_imported_while_kernels_are_chosen(monkeypatch: pytest.MonkeyP
     """And not where what was chosen before is kept."""
     done: list[str] = []
     ask = workers.ask
-    monkeypatch.setattr(toolchain, "warm", lambda target: done.append(f"import for {target}"))
+    monkeypatch.setattr("weft.run.gpu.warm", lambda target: done.append(f"import for {target}"))
     monkeypatch.setattr(regions, "laws_refuted", lambda *_: done.append("choose"))
     monkeypatch.setattr(workers, "ask", lambda *job: (done.append("compile"), ask(*job))[1])
     for _ in range(2):
@@ -31,7 +31,7 @@ def test_triton_is_imported_while_kernels_are_chosen(monkeypatch: pytest.MonkeyP
 
 def test_triton_is_not_imported_elsewhere_for_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Target] = []
-    monkeypatch.setattr(toolchain, "warm", done.append)
+    monkeypatch.setattr("weft.run.gpu.warm", done.append)
     toolchain.TritonGpu(H200).warm()
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     toolchain.TritonGpu(H200).warm()

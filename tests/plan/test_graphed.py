@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import weft
-from weft.api import backend as backends
 from weft.plan.execute.runner import Runner
 from weft.plan.measure import graphed as graphs_of_calls
 from weft.plan.measure.graphed import Cuda, Graphed
@@ -263,7 +262,7 @@ def test_the_mode_asks_for_it(monkeypatch: pytest.MonkeyPatch, how: str) -> None
         return torch.exp(x) * 3
 
     x = torch.randn(8)
-    monkeypatch.setattr(backends, "in_graphs", noted)
+    monkeypatch.setattr("weft.plan.in_graphs", noted)
     with torch.no_grad():
         weft.compile(fn)(x)
         assert not asked

@@ -19,7 +19,7 @@ from weft.plan.execute import regions
 from weft.plan.judge import judging
 from weft.plan.judge.sizes import Chosen, sizes_for
 from weft.plan.targets import bench as benches
-from weft.plan.targets.cpp import toolchain
+from weft.plan.targets.cpp import bench
 from weft.verify import cases as verify
 from weft.verify.regimes import layout_of
 from weft.verify.torch_array import TorchArray
@@ -106,7 +106,7 @@ def test_one_long_chain_of_additions_never_serves(dim, short, monkeypatch, tmp_p
 
 
 def test_an_endless_loop_is_a_verdict(monkeypatch, tmp_path):
-    monkeypatch.setattr(toolchain, "SECONDS", 0.5)
+    monkeypatch.setattr(bench, "SECONDS", 0.5)
     replaced(monkeypatch, "t_1[i * K + j] = t9", "for (volatile int more = 1; more;) {}")
     program, _ = optimized(softmax, torch.randn(5, 70), cache_dir=tmp_path)
     assert "did not end in 0.5 seconds" in program.fallbacks[0].reason

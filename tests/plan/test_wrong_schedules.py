@@ -17,7 +17,7 @@ from weft.block.ranges import Part, Segment
 from weft.block.rename import rename_body
 from weft.errors import InvalidProgramError, VerificationError
 from weft.plan import Example, compile_region
-from weft.plan.targets import base
+from weft.plan.targets import ways
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 
 GRID, LOOP, SPLIT = LevelPlace.grid, LevelPlace.loop, LevelPlace.split
@@ -115,8 +115,8 @@ def planted(request) -> Iterator[Schedule]:
         return wrong
 
     with chosen_afresh() as patch:
-        patch.setattr(base, "apply", wrongly)
-        patch.setattr(base, "choose", lambda *_: schedule)
+        patch.setattr(ways, "apply", wrongly)
+        patch.setattr(ways, "choose", lambda *_: schedule)
         yield schedule
     assert made
     assert all(made), "the bug was not planted"

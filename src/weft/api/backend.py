@@ -1,4 +1,7 @@
-"""weft as a backend of torch.compile, found by its entry point."""
+"""weft as a backend of torch.compile, found by its entry point.
+
+What only choosing kernels needs, `capture.capture` and `plan.plan`, is imported where the cache has no plan of a graph.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from typing import Any, cast
 
 import torch
 
+from weft import capture, plan
 from weft.api.background.asked import ask_for, in_background, timed_in_background
 from weft.api.kept_plans import KeptGraph
 from weft.api.known import called_with, remember, served
 from weft.api.losses import say_what_is_lost
 from weft.api.net import safe, say
 from weft.api.recompiles import say_what_is_fixed
-from weft.api.report import report
 from weft.api.tracing import guard_forward_derivatives, traced_for
-from weft.capture import ArgumentPlace, Captured, capture, runnable
+from weft.capture import ArgumentPlace, Captured, runnable
 from weft.defects import is_defect, noticed
 from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, UnknownOptionError
 from weft.options import current
 from weft.options import options as in_force
 from weft.phases import phase
-from weft.plan import Plan, Runner, changing_sizes, faster, home, in_graphs, plan, warn
+from weft.plan import Plan, Runner, changing_sizes, faster, home, warn
 from weft.plan.targets import toolchain
 from weft.run import stats
 from weft.stack import roomy
@@ -77,7 +80,7 @@ def fastest(
                 )
             else:
                 doubles = toolchain(home(example_inputs)).doubles
-                captured = capture(gm, example_inputs, doubles=doubles, guarded=True)
+                captured = capture.capture(gm, example_inputs, doubles=doubles, guarded=True)
                 known = served(captured)
                 if known is not None:
                     return _as_before(gm, known, eager, noted)
@@ -141,7 +144,7 @@ def _as_before(
 
 def replayed(made: Plan, run: Runner, example_inputs: Sequence[Any], gm: torch.fx.GraphModule) -> Runner:
     """Return `run`, replayed from CUDA graphs where the option `mode` asks for that."""
-    return in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
+    return plan.in_graphs(made, run, example_inputs, changing_sizes(gm)) if current().mode == "reduce-overhead" else run
 
 
 @roomy
@@ -163,8 +166,10 @@ def compile_graph(
     say_what_is_fixed()
     guard_forward_derivatives()
     eager = in_pytorch(gm)
-    captured = captured or capture(gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles)
-    made = plan(captured, example_inputs, eager, target, tried=tried)
+    captured = captured or capture.capture(
+        gm, example_inputs, doubles=toolchain(target or home(example_inputs)).doubles
+    )
+    made = plan.plan(captured, example_inputs, eager, target, tried=tried)
     _count(made, eager)
     return made
 
@@ -196,4 +201,6 @@ def _log(made: Plan) -> None:
     left = "; ".join(map(str, made.fallbacks)) or "nothing"
     sys.stderr.write(f"weft: compiled {names}; left to PyTorch: {left}\n")
     if level == "debug":
+        from weft.api.report import report  # what draws, which else only `explain` needs
+
         sys.stderr.write(f"{report([made])}\n")

@@ -21,9 +21,8 @@ from torch.fx.node import _get_qualified_name  # pyright: ignore[reportPrivateUs
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.background.graphs import forms_of
-from weft.api.held import bytes_of
-from weft.capture import location_of
-from weft.capture.tape import PLAIN
+from weft.api.held import at, bytes_of
+from weft.capture import PLAIN, location_of
 from weft.errors import UnsupportedError
 from weft.options import current
 
@@ -76,7 +75,7 @@ def _lines(gm: fx.GraphModule) -> Iterator[str]:
             case "placeholder":
                 what = _placeholder(example)
             case "get_attr":
-                what = _tensor(_attribute(gm, str(node.target)))
+                what = _tensor(at(gm, str(node.target)))
             case "call_function":
                 what = _function(node.target)
             case "call_method" | "output":
@@ -145,10 +144,3 @@ def _value(value: Any, places: Mapping[fx.Node, int]) -> str:
         inside = ", ".join(_value(each, places) for each in cast("Sequence[Any]", value))
         return f"{kind.__name__}({inside})"
     raise UnsupportedError(f"an argument of type {kind.__name__}")
-
-
-def _attribute(gm: fx.GraphModule, name: str) -> Any:
-    found: Any = gm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found

@@ -1,10 +1,12 @@
-"""Tensors that a program holds, as bytes: each place in memory once, and back with the same strides."""
+"""What a graph holds, by name; and its tensors as bytes: each place in memory once, and back with the same strides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -47,3 +49,16 @@ def tensor_of(
     dense = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
     places.copy_(dense.view(dtype).reshape(places.shape))
     return whole
+
+
+def held_by(gm: fx.GraphModule) -> dict[str, Any]:
+    """Return what the nodes of `gm` find in it, by name."""
+    return {str(n.target): at(gm, str(n.target)) for n in gm.graph.nodes if n.op in ("get_attr", "call_module")}
+
+
+def at(gm: fx.GraphModule, name: str) -> Any:
+    """Return what `gm` has at a dotted `name`."""
+    found: Any = gm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

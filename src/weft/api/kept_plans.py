@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from weft.api.background.plans import held_by
 from weft.api.graph_text import graph_text
-from weft.api.held import bytes_of, tensor_of
-from weft.api.save import FORMS, SavedKernel, kernel_of
+from weft.api.held import bytes_of, held_by, tensor_of
+from weft.api.plan_forms import FORMS, SavedKernel, kernel_of, unread
 from weft.capture import Captured, refused_at_once
+from weft.garbage import uncollected
 from weft.options import current
 from weft.plan import Kernel, Plan, Runner, gpu_of, home, measured_before, size_class
 from weft.plan.execute.instead import Instead
-from weft.plan.execute.plan import running
+from weft.plan.execute.made import running
 from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.plan.targets.kept import keep, recalled
@@ -134,8 +134,9 @@ class KeptGraph:
     def _of_library(self) -> dict[str, str]:
         return self.parts | {"kept": _LIBRARY}
 
+    @uncollected()
     def _recalled(self, parts: dict[str, str], eager: Runner) -> tuple[Plan, bool] | None:
-        forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, _unread, self._kernel)}
+        forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, unread, self._kernel)}
         found = recalled(parts, KeptPlan, forms=forms)
         if found is None:
             return None
@@ -166,7 +167,7 @@ class KeptGraph:
             constants.append(name if name is not None else _written(tensor))
         alone = replace(captured, made_by={}, leaving=None, constants=(), recording=None, sizes={})
         rest = made.in_place, made.arguments, made.trace, made.scheme, tuple(constants), made.with_library is not None
-        forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, _kernel_written, _unread)}
+        forms = FORMS | {"plan": KeptPlan, "kernel": PackedAs(Kernel, _kernel_written, unread)}
         with suppress(TypeError):  # a call into PyTorch that has no text
             keep(parts, KeptPlan(alone, made.program, made.steps, *rest), forms=forms)
 
@@ -191,7 +192,3 @@ def _kernel_written(kernel: Kernel) -> SavedKernel:
     """Describe a kernel whose text and binary are an entry of the cache."""
     own = kernel.block_program, kernel.schedule, kernel.cost, kernel.verdict, kernel.reads, kernel.writes
     return SavedKernel(*own, "", json.dumps(None), kernel.key, kernel.judged, ())
-
-
-def _unread(saved: Any) -> Any:
-    raise TypeError(f"a {type(saved).__name__} where a kernel was to be")

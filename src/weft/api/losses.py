@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.api.recompiles import OWN, traced_function
 from weft.capture import Fallback, every_node
-from weft.capture.arguments import in_example
+from weft.capture.sizes import in_example
 from weft.defects import note
 from weft.errors import LeftToPyTorchWarning, Location, UnsupportedError
 from weft.plan import Plan, mostly_left

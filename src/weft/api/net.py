@@ -15,7 +15,8 @@ import torch
 from torch.fx.graph_module import _format_import_block  # pyright: ignore[reportPrivateUsage] - no public name
 from torch.package.importer import sys_importer
 
-from weft.capture import location_of, refusal
+from weft import capture
+from weft.capture import location_of
 from weft.defects import is_defect
 from weft.errors import DefectError, LeftToPyTorchWarning, Location, WeftError
 from weft.options import current
@@ -172,7 +173,7 @@ def safe(run: Runner, gm: torch.fx.GraphModule, eager: Runner) -> Runner:
             traceback.clear_frames(failure.__traceback__)  # PyTorch may need the memory of what they hold
             results = eager(*arguments)
         except RuntimeError as error:
-            refused = refusal(gm, arguments, error)
+            refused = capture.refusal(gm, arguments, error)
             if refused is None:
                 raise
             raise refused from error

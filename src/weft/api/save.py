@@ -13,51 +13,28 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch._ops import OpOverload  # no public name
 
-from weft.api import calling, held
+from weft.api import held
 from weft.api.calling import Calling
 from weft.api.files import reading, replacing
-from weft.block.program import BlockProgram
-from weft.capture import (
-    Captured,
-    Effect,
-    Fallback,
-    FixedLayout,
-    FromArgument,
-    FromNothing,
-    FromProgram,
-    FromSizes,
-    MemoryLayout,
-    OpaqueCall,
-    Operand,
-    RuntimeNumber,
-    Told,
-    Written,
-)
-from weft.cost import Cost
+from weft.api.plan_forms import FORMS, SavedKernel, restored_kernel, saved_kernel, unread
+from weft.capture import Captured
 from weft.errors import ProgramFileError, WeftError
-from weft.plan import CompiledRegion, Kernel, Plan
-from weft.plan.execute.plan import running
-from weft.plan.execute.sizes import SizeSource
-from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
+from weft.plan import Kernel, Plan
+from weft.plan.execute.made import running
+from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.targets import toolchain
-from weft.plan.targets.base import Built
-from weft.plan.targets.packed import FORMS as CHOICES
-from weft.plan.targets.packed import PackedAs, name_of, packed, unpacked
+from weft.plan.targets.packed import PackedAs, packed, unpacked
 from weft.run.key import source_hash
-from weft.schedule import Schedule
 from weft.target import Target
 from weft.tensor import passes
-from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
-from weft.verify import Aspect, Shown, Verdict
 
 _FORMAT = 4
 # What reading an archive whose bytes were changed may raise, and making a program of what it then holds.
@@ -67,23 +44,6 @@ _DAMAGED = (
 )
 _MANIFEST, _PROGRAM = "manifest.json", "program.json"
 _ANEW = "save the program again with this one, or load it with that one"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SavedKernel:
-    """A `Kernel` as data; `binaries`: for a CPU a member of the archive, for a GPU class by class what is known, cubin and PTX."""
-
-    block_program: BlockProgram
-    schedule: Schedule
-    cost: Cost
-    verdict: Verdict
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    text: str
-    signature: str
-    key: str
-    judged: str
-    binaries: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,70 +74,16 @@ class Loaded:
     constants: tuple[torch.Tensor, ...]
 
 
-def _operation(name: str) -> OpOverload[..., Any]:
-    namespace, _, rest = name.partition("::")
-    packet, _, overload = rest.partition(".")
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    except (AttributeError, RuntimeError) as error:
-        raise ProgramFileError(
-            f"the program calls {name}, which is not registered in this process",
-            todo="import the library that defines the operation before weft.load",
-        ) from error
-
-
-def _torch_name(value: object) -> str:
-    return str(value).removeprefix("torch.")
-
-
-def _of_torch(kind: type, name: str) -> Any:
-    found = getattr(torch, name)
-    if not isinstance(found, kind):
-        raise TypeError(f"torch.{name} is no {kind.__name__}")
-    return found
-
-
-_ATOMS = {
-    "operation": PackedAs(OpOverload, OpOverload.name, _operation),
-    "device": PackedAs(torch.device, str, torch.device),
-    **{
-        kind.__name__: PackedAs(kind, _torch_name, functools.partial(_of_torch, kind))
-        for kind in (torch.dtype, torch.layout, torch.memory_format)
-    },
-}
-_OWN = (
-    *(
-        SavedKernel,
-        SavedProgram,
-        CompiledRegion,
-        RegionStep,
-        Captured,
-        CallStep,
-        ViewStep,
-        SizeSource,
-        View,
-        Verdict,
-        Shown,
-        Aspect,
+_FORMS = replace(
+    FORMS,
+    classes=FORMS.classes.union(
+        (
+            f"{__name__}.SavedProgram",
+            *(f"weft.api.calling.{name}" for name in ("Calling", "TensorLeaf", "Plain", "Leaf", "HeldConstant")),
+            "weft.api.calling.GraphOutput",
+        )
     ),
-    *(
-        Fallback,
-        FixedLayout,
-        FromArgument,
-        FromNothing,
-        FromProgram,
-        FromSizes,
-        MemoryLayout,
-        OpaqueCall,
-        Operand,
-        Told,
-        RuntimeNumber,
-        Effect,
-        Written,
-    ),
-    *(Calling, calling.TensorLeaf, calling.Plain, calling.Leaf, calling.HeldConstant, calling.GraphOutput),
 )
-FORMS = {**CHOICES, **_ATOMS, **{name_of(form): form for form in _OWN}}
 """What a program in a file is made of, but for its kernels."""
 
 
@@ -201,45 +107,6 @@ class _Writer:
         """Return shape, strides and type of a tensor, whose elements become a file."""
         self.put("constants", held.bytes_of(tensor))
         return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
-
-
-def saved_kernel(kernel: Kernel, put: Callable[[bytes], str]) -> SavedKernel:
-    """Return `kernel` as data; `put` takes a binary, and returns its name."""
-    return SavedKernel(
-        kernel.block_program,
-        kernel.schedule,
-        kernel.cost,
-        kernel.verdict,
-        kernel.reads,
-        kernel.writes,
-        kernel.source,
-        json.dumps(kernel.made.signature.to_json()),
-        kernel.key,
-        kernel.judged,
-        toolchain(kernel.target).saved(kernel.made, put),
-    )
-
-
-def restored_kernel(saved: SavedKernel, files: Mapping[str, bytes], target: Target, *, compiles: bool = True) -> Kernel:
-    """Restore the kernel that `saved` is the data of, its binaries among `files` by name; `compiles` as of `Toolchain.restored`."""
-    return kernel_of(saved, toolchain(target).restored(saved, files, compiles=compiles), target)
-
-
-def kernel_of(saved: SavedKernel, built: Built, target: Target) -> Kernel:
-    """Make the kernel that `saved` describes, of what was built of it."""
-    return Kernel(
-        saved.block_program,
-        saved.schedule,
-        lambda: saved.cost,
-        saved.verdict,
-        saved.reads,
-        saved.writes,
-        built.made,
-        built.made.launch,
-        target,
-        built.assembled,
-        saved.judged,
-    )
 
 
 def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tensor]) -> Path:
@@ -273,7 +140,7 @@ def save(path: Path, plan: Plan, called: Calling, constants: Sequence[torch.Tens
     }
     with replacing(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        archive.writestr(_PROGRAM, packed(saved, FORMS | {"kernel": PackedAs(Kernel, writer.kernel, _unread)}))
+        archive.writestr(_PROGRAM, packed(saved, _FORMS | {"kernel": PackedAs(Kernel, writer.kernel, unread)}))
         for name, content in writer.files.items():
             archive.writestr(name, content)
     return path
@@ -289,7 +156,7 @@ def _demand_text(captured: Captured) -> None:
     """Raise ProgramFileError, naming the operation, for a call into PyTorch that cannot be written."""
     for call in captured.calls.values():
         try:
-            packed(call, FORMS)
+            packed(call, _FORMS)
         except TypeError as error:
             raise ProgramFileError(
                 f"{call.target} runs in PyTorch and cannot be saved: {error}",
@@ -297,7 +164,7 @@ def _demand_text(captured: Captured) -> None:
             ) from error
     for result in captured.results:
         try:
-            packed(result, FORMS)
+            packed(result, _FORMS)
         except TypeError as error:
             raise ProgramFileError(f"a result cannot be saved: {error}") from error
 
@@ -316,9 +183,11 @@ def read(path: Path, device: str | torch.device | None) -> Loaded:
             files = {name: archive.read(name) for name in names}
         place = toolchain(target).place(device)
         # A graph's tensors are all on one device, which need not be the one that it was traced on.
-        forms = FORMS | {"device": PackedAs(torch.device, str, lambda _: place)}
         reader = _Reader(files, target, place)
-        forms["kernel"] = PackedAs(Kernel, _unread, reader.kernel)
+        forms = _FORMS | {
+            "device": PackedAs(torch.device, str, lambda _: place),
+            "kernel": PackedAs(Kernel, unread, reader.kernel),
+        }
         return reader.loaded(unpacked(files[_PROGRAM], SavedProgram, forms))
     except WeftError:
         raise
@@ -370,10 +239,6 @@ class _Reader:
     def kernel(self, saved: SavedKernel) -> Kernel:
         """Restore the kernel that `saved` is the data of."""
         return restored_kernel(saved, self.files, self.target)
-
-
-def _unread(value: Any) -> Any:
-    raise TypeError(f"a {type(value).__name__} cannot be saved and loaded")
 
 
 def _shared_memory(*_: Any) -> Sequence[Any]:

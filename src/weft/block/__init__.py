@@ -5,11 +5,16 @@ Out: `BlockProgram`, the one form that all later rooms rewrite, schedule, judge 
 checker (`check`) and its text (`listing`).
 """
 
-from weft.block.check import check, infer
-from weft.block.copies import canonical
-from weft.block.listing import listing
-from weft.block.lower import lower
-from weft.block.program import BlockProgram, BlockType, Graph, Map
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.block.check import check, infer
+    from weft.block.copies import canonical
+    from weft.block.listing import listing
+    from weft.block.lower import lower
+    from weft.block.program import BlockProgram, BlockType, Graph, Map
 
 __all__ = [
     "BlockProgram",
@@ -22,3 +27,5 @@ __all__ = [
     "listing",
     "lower",
 ]
+
+export_lazily(__name__)

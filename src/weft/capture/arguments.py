@@ -32,34 +32,6 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DType[name]
 
 
-_UNKNOWN = 97
-"""Stands for sizes that the content of tensors decides: the program is the same whatever it is."""
-
-
-def hint(size: Any) -> int:
-    """Returns a size in the example; at least 2 for one that is symbolic.
-
-    A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has
-    one, and counts as 2 long. If that is wrong, it is found when a result's shape is compared with PyTorch's.
-    """
-    return size if isinstance(size, int) else max(in_example(size), 2)
-
-
-def in_example(size: Any) -> int:
-    """Returns a size, or a stride, in the example."""
-    if isinstance(size, int):
-        return size
-    found = size.node.hint
-    if found is not None:
-        return int(found)
-    return int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, _UNKNOWN)))
-
-
-def known(size: Any) -> bool:
-    """Tells whether a size is known in the example: it does not depend on the content of a tensor."""
-    return isinstance(size, int) or size.node.hint is not None
-
-
 class Arguments:
     """A call's arguments and results.
 

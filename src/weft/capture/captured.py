@@ -19,6 +19,9 @@ from weft.errors import Location
 from weft.tensor.axes import Space
 from weft.tensor.program import TensorProgram
 
+FLATTEN, UNFLATTEN = torch.ops.aten.flatten.using_ints, torch.ops.aten.unflatten.int
+"""Calls that look at the same elements in other dimensions, where only the call tells in which."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fallback:

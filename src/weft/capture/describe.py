@@ -10,9 +10,8 @@ from dataclasses import replace
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
 
-from weft.capture.arguments import hint, in_example, known
 from weft.capture.recording import Call, Recording, Slot
-from weft.capture.sizes import expression
+from weft.capture.sizes import expression, hint, in_example, known
 from weft.tensor.dtypes import DType
 
 

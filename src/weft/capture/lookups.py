@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.capture.arguments import Arguments, Handler
-from weft.capture.picks import CHECK
+from weft.capture.operations import CHECK
 from weft.capture.recording import Slot
 from weft.capture.sizes import expression
 from weft.errors import UnsupportedError

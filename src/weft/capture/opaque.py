@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import dtype_of, hint
+from weft.capture.arguments import dtype_of
 from weft.capture.calls import may_view
 from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
 from weft.capture.describe import first, memory_order, splits
@@ -19,6 +19,7 @@ from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
 from weft.capture.recording import Call, Slot
 from weft.capture.reshapes import kept_dims
+from weft.capture.sizes import hint
 from weft.capture.values import Values, operand
 from weft.capture.views import RESHAPES, VIEWS
 from weft.tensor.builder import Ref, SizeOrAxis

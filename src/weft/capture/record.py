@@ -43,27 +43,15 @@ from weft.capture.picks import PICKS
 from weft.capture.pieces import record_as_it_stands
 from weft.capture.recording import Call, Meaning, Recording, Slot
 from weft.capture.refusal import refused_by_eager
-from weft.capture.source import location_of
 from weft.capture.statistics import IN_DOUBLE
 from weft.capture.tape import Tape
 from weft.defects import note
-from weft.errors import Location, RefusedByEagerError
+from weft.errors import RefusedByEagerError
 
 
 def differentiates(gm: fx.GraphModule) -> bool:
     """Tells whether the graph itself computes derivatives (`torch.func.grad`): in inference mode nothing is recorded for them."""
     return any(getattr(n.target, "__name__", "") == "_grad_increment_nesting" for n in every_node(gm))
-
-
-def gradient_line(gm: fx.GraphModule) -> tuple[bool, Location | None]:
-    """Tells whether gradients may be asked for through a result of `gm`, and which line makes it."""
-    output = next(n for n in gm.graph.nodes if n.op == "output")
-    for node in output.all_input_nodes:
-        leaves = pytree.tree_leaves(node.meta.get("example_value"))
-        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
-        if wanted and node.op != "placeholder":
-            return True, location_of(node)
-    return False, None
 
 
 def gradients_possible(gm: fx.GraphModule) -> bool:

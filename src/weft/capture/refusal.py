@@ -13,9 +13,9 @@ from torch import fx
 from torch._ops import OpOverload  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import in_example, known
 from weft.capture.elementwise import is_elementwise
 from weft.capture.recording import by_name
+from weft.capture.sizes import in_example, known
 from weft.capture.source import location_of
 from weft.errors import ShapeError, UnimplementedError, UnsupportedError
 

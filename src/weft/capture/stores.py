@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
 
-from weft.capture.arguments import in_example
 from weft.capture.describe import dense, packed
 from weft.capture.picks import checked
-from weft.capture.sizes import symbolic
+from weft.capture.sizes import in_example, symbolic
 
 FEW, FEW_ROWS = 8, 2
 """So many indices at most are compared with each place: of those that each row has, and of those that say where rows are put."""

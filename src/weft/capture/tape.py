@@ -22,12 +22,10 @@ from weft.capture.calls import consists_of_others, draws
 from weft.capture.contents import Content
 from weft.capture.memory import Effect, Memory, Piece, TensorPlace, storage_of
 from weft.capture.recording import Call, CallTarget, Slot
+from weft.capture.refused import PLAIN
 from weft.capture.sizes import symbolic
 from weft.capture.source import location_of
 from weft.errors import Location, UnsupportedError
-
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""The kinds of tensors that are what they seem: other subclasses may mean anything."""
 
 
 @dataclass(frozen=True, slots=True)

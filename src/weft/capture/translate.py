@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.capture.arguments import Arguments, Handler, dtype_of, hint
+from weft.capture.arguments import Arguments, Handler, dtype_of
 from weft.capture.captured import Captured, FixedLayout
 from weft.capture.contents import symbols_of
 from weft.capture.creation import CREATION
@@ -27,7 +27,7 @@ from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
 from weft.capture.scans import SCANS
-from weft.capture.sizes import expression
+from weft.capture.sizes import expression, hint
 from weft.capture.stores import MANY
 from weft.capture.values import Values
 from weft.capture.views import VIEWS

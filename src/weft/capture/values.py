@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 
-from weft.capture.arguments import dtype_of, hint
-from weft.capture.captured import OpaqueCall, Operand, inverse
+from weft.capture.arguments import dtype_of
+from weft.capture.captured import FLATTEN, UNFLATTEN, OpaqueCall, Operand, inverse
 from weft.capture.describe import memory_order, readable
 from weft.capture.flags import flagged
 from weft.capture.memory import storage_of
 from weft.capture.recording import Call, Recording, Slot
-from weft.capture.sizes import expression
+from weft.capture.sizes import expression, hint
 from weft.capture.symbols import Symbols
 from weft.capture.views import VIEWS, copy
 from weft.errors import UnsupportedError
 from weft.tensor.builder import Builder, Ref, SizeOrAxis
 from weft.tensor.dtypes import DType
 
-FLATTEN, UNFLATTEN = torch.ops.aten.flatten.using_ints, torch.ops.aten.unflatten.int
 _CLONE = torch.ops.aten.clone.default
 
 

@@ -5,10 +5,15 @@ chain that has none the reduction and the condition that stand against it. Found
 knows the name of any chain.
 """
 
-from weft.cascade.find import Chains, FoundChains, RefusedReduction, chains, folds
-from weft.cascade.formulas import ReductionFormula, formulas
-from weft.cascade.interchange import sums_outside
-from weft.cascade.rounding import Approximation
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.cascade.approximation import Approximation
+    from weft.cascade.find import Chains, FoundChains, RefusedReduction, chains, folds
+    from weft.cascade.formulas import ReductionFormula, formulas
+    from weft.cascade.interchange import sums_outside
 
 __all__ = [
     "Approximation",
@@ -21,3 +26,5 @@ __all__ = [
     "formulas",
     "sums_outside",
 ]
+
+export_lazily(__name__)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from weft.block.fold import Fold
 from weft.cascade.algebra import ZERO
+from weft.cascade.approximation import Approximation
 from weft.cascade.centres import Decomposition
 from weft.cascade.chain import Chain, Gathering, NoChainError, Reducing, depending, scales_made_of
 from weft.cascade.fold import fold
 from weft.cascade.interchange import sums_outside
-from weft.cascade.rounding import Approximation, approximation
+from weft.cascade.rounding import approximation
 from weft.cascade.separate import (
     Factor,
     NotSeparableError,

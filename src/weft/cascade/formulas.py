@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.cascade.algebra import ONE, ZERO, difference, is_one, monomial, negative, product, simplified, text, total
+from weft.cascade.approximation import without
 from weft.cascade.basis import carried, expansion
 from weft.cascade.centres import Decomposition
 from weft.cascade.chain import Chain, Link, Result
-from weft.cascade.rounding import Scaling, without
+from weft.cascade.rounding import Scaling
 from weft.cascade.separate import Factor, Term
 from weft.tensor.dtypes import DType
 from weft.tensor.field import FieldDomain

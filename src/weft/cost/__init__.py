@@ -8,21 +8,27 @@ sizes and blocks as symbols, and the fewest transfers for any memory; `concrete_
 chip that was measured. Nothing is run.
 """
 
-from weft.cost.chip_file import read_chip
-from weft.cost.chips import CHIPS, chip
-from weft.cost.closed import ClosedForm, closed_form
-from weft.cost.concrete import ConcreteSchedule, concrete_schedule
-from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
-from weft.cost.estimate import Cost, cost_of, estimate, total
-from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles
-from weft.cost.gpu_bytes import DeviceBytes, device_bytes
-from weft.cost.gpu_limits import Resources, least_registers, resources, unfit, unfit_registers
-from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
-from weft.cost.gpus import Gpu, gpu, published_chip
-from weft.cost.least import least_seconds
-from weft.cost.machine import Machine, MemoryLevel
-from weft.cost.ranking import ChipTime, ranked
-from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.cost.chip_file import read_chip
+    from weft.cost.chips import CHIPS, chip
+    from weft.cost.closed import ClosedForm, closed_form
+    from weft.cost.concrete import ConcreteSchedule, concrete_schedule
+    from weft.cost.corrections import Corrections, corrected, correcting, dependents, fused_at, in_levels
+    from weft.cost.estimate import cost_of, estimate, total
+    from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles
+    from weft.cost.gpu_bytes import DeviceBytes, device_bytes
+    from weft.cost.gpu_limits import Resources, least_registers, resources, unfit, unfit_registers
+    from weft.cost.gpu_model import Launch, estimate_gpu, launches_of
+    from weft.cost.gpus import Gpu, gpu, published_chip
+    from weft.cost.kernel_cost import Cost
+    from weft.cost.least import least_seconds
+    from weft.cost.machine import Machine, MemoryLevel
+    from weft.cost.ranking import ChipTime, ranked
+    from weft.cost.traffic import Traffic, by_kernel, on_chip_bytes, traffic
 
 __all__ = [
     "CHIPS",
@@ -68,3 +74,5 @@ __all__ = [
     "unfit",
     "unfit_registers",
 ]
+
+export_lazily(__name__)

@@ -14,7 +14,6 @@ from math import ceil
 from typing import TypeAlias
 
 from weft.block.program import BlockProgram
-from weft.cost.estimate import Cost
 from weft.cost.gpu_bounds import Bounds, Breakdown, Cycles, together
 from weft.cost.gpu_bytes import DeviceBytes, device_bytes, first_bytes, moved_bytes
 from weft.cost.gpu_cycles import SPECIAL
@@ -35,6 +34,7 @@ from weft.cost.gpu_regions import BlockReduction, LoopWork, Matmul, ThreadBlockW
 from weft.cost.gpu_work import work_of
 from weft.cost.gpus import Gpu, gpu
 from weft.cost.guarded import guarded_shares, of_busy
+from weft.cost.kernel_cost import Cost
 from weft.cost.traffic import Traffic, by_kernel
 from weft.masks import Sparsity
 from weft.schedule import Schedule, kernels

@@ -5,11 +5,16 @@ Napkin, section 2), a form with positions, which `svg` prints; `configuration`, 
 `plain` and `page.page`, which print sections as text or HTML.
 """
 
-from weft.draw.configuration import configuration
-from weft.draw.diagram import at_whole, diagram, diagrams
-from weft.draw.document import Picture, Prose, Section, ShownRewrite, SourceCode, Table, plain
-from weft.draw.picture import Diagram
-from weft.draw.svg import svg
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.draw.configuration import configuration
+    from weft.draw.diagram import at_whole, diagram, diagrams
+    from weft.draw.document import Picture, Prose, Section, ShownRewrite, SourceCode, Table, plain
+    from weft.draw.picture import Diagram
+    from weft.draw.svg import svg
 
 __all__ = [
     "Diagram",
@@ -26,3 +31,5 @@ __all__ = [
     "plain",
     "svg",
 ]
+
+export_lazily(__name__)

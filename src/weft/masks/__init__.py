@@ -9,14 +9,19 @@ where its mask leaves nothing out. `stand_ins_as_nothing`, on tensor
 programs, makes -inf of numbers that stand for it.
 """
 
-from weft.masks.full import full_blocks, with_full_blocks
-from weft.masks.guards import guard
-from weft.masks.limit import limit
-from weft.masks.questions import Question, questions
-from weft.masks.sparsity import EDGES, NONE, Sparsity, classed, share_of, typical
-from weft.masks.stand_ins import stand_ins_as_nothing
-from weft.masks.unmasked import Known, known_values, unmasked
-from weft.masks.values import counted, values_inside
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.masks.full import full_blocks, with_full_blocks
+    from weft.masks.guards import guard
+    from weft.masks.limit import limit
+    from weft.masks.questions import Question, questions
+    from weft.masks.sparsity import EDGES, NONE, Sparsity, classed, share_of, typical
+    from weft.masks.stand_ins import stand_ins_as_nothing
+    from weft.masks.unmasked import Known, known_values, unmasked
+    from weft.masks.values import counted, values_inside
 
 __all__ = [
     "EDGES",
@@ -38,3 +43,5 @@ __all__ = [
     "values_inside",
     "with_full_blocks",
 ]
+
+export_lazily(__name__)

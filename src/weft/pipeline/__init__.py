@@ -4,30 +4,35 @@ In: a tensor program. Out: block programs without places, each with the steps th
 passes; what selects, explains, derives or fuzzes runs them as that file has them.
 """
 
-from weft.pipeline.families import Family, snapshots
-from weft.pipeline.order import (
-    AFTER_FUSION,
-    DERIVED,
-    DERIVED_LAWS,
-    EXTENSION,
-    GRAPH,
-    IN_NUMBERS,
-    INSTEAD,
-    LAWS,
-    ONE_LOOP,
-    PASSES,
-    PRIORITY,
-    REGION,
-    ROUNDING_LOOP,
-    RULES_IN_PLANS,
-    RULES_THAT_KEEP_PRECISION,
-    SNAPSHOTS,
-    WRITTEN,
-    cancel_shifts,
-    fuse,
-    normalize,
-)
-from weft.pipeline.trace import replayed
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.pipeline.families import Family, snapshots
+    from weft.pipeline.order import (
+        AFTER_FUSION,
+        DERIVED,
+        DERIVED_LAWS,
+        EXTENSION,
+        GRAPH,
+        IN_NUMBERS,
+        INSTEAD,
+        LAWS,
+        ONE_LOOP,
+        PASSES,
+        PRIORITY,
+        REGION,
+        ROUNDING_LOOP,
+        RULES_IN_PLANS,
+        RULES_THAT_KEEP_PRECISION,
+        SNAPSHOTS,
+        WRITTEN,
+        cancel_shifts,
+        fuse,
+        normalize,
+    )
+    from weft.pipeline.trace import replayed
 
 __all__ = [
     "AFTER_FUSION",
@@ -54,3 +59,5 @@ __all__ = [
     "replayed",
     "snapshots",
 ]
+
+export_lazily(__name__)

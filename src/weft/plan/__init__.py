@@ -5,19 +5,26 @@ checked and built; PyTorch calls between them; and the callable that runs it all
 its reason.
 """
 
-from weft.plan.choose.region import CompiledRegion, compile_region
-from weft.plan.execute.instead import warn
-from weft.plan.execute.plan import Plan, plan, size_class
-from weft.plan.execute.runner import Runner, has_written
-from weft.plan.execute.writes import described
-from weft.plan.measure.graphed import in_graphs
-from weft.plan.measure.lost import mostly_left
-from weft.plan.measure.measured import Measured
-from weft.plan.measure.stance import backend_is_forced, default_stance, is_default, may_compile, nearest
-from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
-from weft.plan.targets.candidates import Considered, Example
-from weft.plan.targets.home import gpu_of, home, of_device
-from weft.plan.targets.kernel import Kernel
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.plan.choose.region import compile_region
+    from weft.plan.execute.instead import warn
+    from weft.plan.execute.made import Plan, size_class
+    from weft.plan.execute.plan import plan
+    from weft.plan.execute.runner import Runner, has_written
+    from weft.plan.execute.writes import described
+    from weft.plan.measure.graphed import in_graphs
+    from weft.plan.measure.lost import mostly_left
+    from weft.plan.measure.measured import Measured
+    from weft.plan.measure.stance import backend_is_forced, default_stance, is_default, may_compile, nearest
+    from weft.plan.measure.trial import Trial, changing_sizes, faster, measured_before
+    from weft.plan.targets.candidates import Example
+    from weft.plan.targets.compiled import CompiledRegion, Considered
+    from weft.plan.targets.home import gpu_of, home, of_device
+    from weft.plan.targets.kernel import Kernel
 
 __all__ = [
     "CompiledRegion",
@@ -48,3 +55,5 @@ __all__ = [
     "size_class",
     "warn",
 ]
+
+export_lazily(__name__)

@@ -6,14 +6,19 @@ staging and accumulation in place made explicit, and whose lists are memory with
 launches. Emitters, interpreter and cost read only that program.
 """
 
-from weft.schedule.apply import Placing, apply
-from weft.schedule.kernels import KernelNodes, apart, kernels
-from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
-from weft.schedule.place import grid_maps
-from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
-from weft.schedule.summaries import summarizable
-from weft.schedule.ties import begins_where, tied
-from weft.schedule.together import merging_together
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.schedule.apply import Placing, apply
+    from weft.schedule.kernels import KernelNodes, apart, kernels
+    from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
+    from weft.schedule.place import grid_maps
+    from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
+    from weft.schedule.summaries import summarizable
+    from weft.schedule.ties import begins_where, tied
+    from weft.schedule.together import merging_together
 
 __all__ = [
     "EXACT",
@@ -36,3 +41,5 @@ __all__ = [
     "tied",
     "with_demands",
 ]
+
+export_lazily(__name__)

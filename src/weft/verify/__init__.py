@@ -6,10 +6,15 @@ beside eager's and fp64's (`judge`). Out: a `Verdict`: what was shown, and wheth
 candidate has `Lost`; or a `Judgement`. What cannot be run is not equal: a verifier fails closed.
 """
 
-from weft.verify.field_check import equivalent, verify
-from weft.verify.judge import Draws, Judgement, judge
-from weft.verify.ranges import Lost, Ranges
-from weft.verify.verdict import Aspect, Shown, Verdict, together
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.verify.field_check import equivalent, verify
+    from weft.verify.judge import Draws, Judgement, judge
+    from weft.verify.ranges import Lost, Ranges
+    from weft.verify.verdict import Aspect, Shown, Verdict, together
 
 __all__ = [
     "Aspect",
@@ -24,3 +29,5 @@ __all__ = [
     "together",
     "verify",
 ]
+
+export_lazily(__name__)

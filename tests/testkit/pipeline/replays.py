@@ -25,10 +25,10 @@ from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
 from weft.pipeline import replayed
 from weft.plan import Plan
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute import plan as executable
 from weft.plan.execute import regions
 from weft.plan.targets.candidates import Selection
+from weft.plan.targets.compiled import CompiledRegion
 from weft.tensor.laws import part
 from weft.tensor.passes import Step
 

@@ -66,8 +66,8 @@ def planted(patch: pytest.MonkeyPatch, wrong: int) -> None:
 
     patch.setattr(tune, "_JUDGED", 2)
     patch.setattr(gpus, "_MANY_INTERPRETED", 1 << 8)
-    patch.setattr(gpus, "MANY", 1 << 10)
-    patch.setattr(gpus, "tuned", here)
+    patch.setattr(gpus.TritonGpu, "points", lambda _: (gpus._MANY_INTERPRETED, 1 << 10))
+    patch.setattr("weft.plan.targets.triton.tuned", here)
     patch.setattr(triton, "emit", faulty)
     patch.setattr(rounds, "compiled", nothing)
     patch.setattr(rounds, "CandidateTimer", Timing)

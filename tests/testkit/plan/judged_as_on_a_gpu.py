@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 import weft
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute import regions
 from weft.plan.judge import bench
 from weft.plan.targets.bench import Judged
-from weft.plan.targets.triton.toolchain import GpuBench, TritonGpu
+from weft.plan.targets.compiled import CompiledRegion
+from weft.plan.targets.triton import GpuBench, TritonGpu
 from weft.verify import cases
 
 HERE = torch.device("cpu")

@@ -114,8 +114,12 @@ def main() -> None:
     """Imports, then serves; in the process of a program, runs it."""
     gc.disable()
     import weft
+    from weft import capture, plan
+    from weft.api import backend
 
+    # What is imported when a graph is first compiled: forks have it.
     assert weft.__file__
+    assert all(map(callable, (weft.compile, weft.optimize, backend.backend, capture.capture, plan.plan)))
     gc.enable()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as channel:

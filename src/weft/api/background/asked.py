@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import fx
 
-from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import forms_of, packed_graph
-from weft.api.background.requests import QUEUE, wait
-from weft.api.background.serving import DeferredGraph
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.tracing import guard_forward_derivatives
 from weft.capture import refused_at_once
@@ -20,6 +17,9 @@ from weft.errors import CompilerError, named
 from weft.options import current
 from weft.plan import Plan, Runner, Trial, changing_sizes, gpu_of, measured_before, warn
 from weft.run.cache import CacheFolder
+
+if TYPE_CHECKING:
+    from weft.api.background.serving import DeferredGraph
 
 Asked: TypeAlias = list["weakref.ref[DeferredGraph]"]
 """The graphs of one compiled function that are, or were, compiled or timed in the background."""
@@ -79,7 +79,7 @@ def timed_in_background(
         sent, forms = packed_graph(gm), forms_of(arguments)
     except Exception:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
         return compiled
-    return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm), made, compiled)
+    return _deferred(gm, eager, sent, forms, made, compiled)
 
 
 def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runner:
@@ -99,11 +99,28 @@ def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runn
         what = f"this graph cannot be compiled in the background: {type(error).__name__}: {error}"
         warn("this graph", CompilerError(what, todo='nothing: PyTorch runs it; or compile it with compile="blocking"'))
         return eager
-    return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm))
+    return _deferred(gm, eager, sent, forms)
+
+
+def _deferred(
+    gm: fx.GraphModule,
+    eager: Runner,
+    sent: bytes,
+    forms: tuple[Any, ...],
+    made: Plan | None = None,
+    compiled: Runner | None = None,
+) -> DeferredGraph:
+    """Make what serves a graph that is asked for; what talks with the other process is imported here."""
+    from weft.api.background.ambience import Ambience
+    from weft.api.background.serving import DeferredGraph
+
+    return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm), made, compiled)
 
 
 def start() -> None:
     """Start the process that compiles, where it will be needed soon."""
+    from weft.api.background.requests import QUEUE
+
     QUEUE.start()
 
 
@@ -121,6 +138,8 @@ def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
     Returns:
         Whether nothing is left to wait for.
     """
+    from weft.api.background.requests import QUEUE, wait
+
     kept = [found for each in (f, getattr(f, "forward", None)) if (found := getattr(each, _ASKED, None)) is not None]
     if not kept:
         return wait(QUEUE.pending(), timeout)

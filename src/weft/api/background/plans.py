@@ -17,12 +17,13 @@ import torch
 from torch import fx
 from torch._ops import OpOverload  # no public name
 
-from weft.api.save import SavedKernel, restored_kernel, saved_kernel
-from weft.capture import Captured
+from weft.api.held import at, held_by
+from weft.api.plan_forms import SavedKernel, restored_kernel, saved_kernel
+from weft.capture import Captured, operation
 from weft.errors import UnsupportedError
 from weft.plan import Kernel, Plan, Runner
 from weft.plan.execute.instead import Instead
-from weft.plan.execute.plan import must_not_repeat, running
+from weft.plan.execute.made import must_not_repeat, running
 from weft.plan.execute.steps import PlanStep, RegionStep
 from weft.plan.targets import toolchain
 from weft.target import Target
@@ -135,18 +136,6 @@ def _tensor(numbers: Any, dtype: torch.dtype, device: str, shape: Sequence[int],
     return made.copy_(torch.tensor(numbers, dtype=dtype).reshape(tuple(shape)))
 
 
-def held_by(gm: fx.GraphModule) -> dict[str, Any]:
-    """Return what the nodes of `gm` find in it, by name."""
-    return {str(n.target): _at(gm, str(n.target)) for n in gm.graph.nodes if n.op in ("get_attr", "call_module")}
-
-
-def _at(gm: fx.GraphModule, name: str) -> Any:
-    found: Any = gm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
 @dataclass
 class _Graph:
     """What a plan takes of the graph that it is of."""
@@ -169,10 +158,8 @@ class _Reader(pickle.Unpickler):
         kind, name = pid
         match kind:
             case "operation":
-                namespace, _, rest = name.partition("::")
-                packet, _, overload = rest.partition(".")
-                return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+                return operation(name)
             case "held":
-                return _at(self._graph.gm, name)
+                return at(self._graph.gm, name)
             case _:
                 return self._graph.functions[name]

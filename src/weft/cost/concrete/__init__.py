@@ -7,6 +7,13 @@ the cycles of each kind of unit. Blocks are the least that matrix units, threads
 caller says.
 """
 
-from weft.cost.concrete.schedule import ConcreteSchedule, concrete_schedule
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.cost.concrete.schedule import ConcreteSchedule, concrete_schedule
 
 __all__ = ["ConcreteSchedule", "concrete_schedule"]
+
+export_lazily(__name__)

@@ -7,9 +7,14 @@ elements hold what a `Fill` put there, matmuls `tl.dot`. A list that one loop ma
 both go over all of it at once.
 """
 
-from weft.emit.triton.frame import BlockConstant, Constant, WholeConstant
-from weft.emit.triton.kernel import GRANULARITY, GridLoop, TritonKernel, emit
-from weft.emit.triton.legality import demand_legal
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.emit.triton.frame import BlockConstant, Constant, WholeConstant
+    from weft.emit.triton.kernel import GRANULARITY, GridLoop, TritonKernel, emit
+    from weft.emit.triton.legality import demand_legal
 
 __all__ = [
     "GRANULARITY",
@@ -21,3 +26,5 @@ __all__ = [
     "demand_legal",
     "emit",
 ]
+
+export_lazily(__name__)

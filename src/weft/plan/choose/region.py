@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 
-from weft.block.program import BlockProgram
-from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import ScheduleError, UnsupportedError, VerificationError, WrongKernelError
 from weft.options import current
@@ -19,43 +17,14 @@ from weft.plan.choose.checked import CheckedCandidate, VerdictsAhead
 from weft.plan.choose.select import looked_at_closely, select
 from weft.plan.progress import CandidateBuilt, tell
 from weft.plan.targets import LaunchSpec, Toolchain, launch_specs, toolchain
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection
+from weft.plan.targets.candidates import Candidate, Example, Selection
+from weft.plan.targets.compiled import CompiledRegion, Considered
 from weft.plan.targets.kernel import NOT_JUDGED, Kernel
 from weft.schedule import KernelNodes, Schedule
-from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 
 Costs: TypeAlias = Callable[[], tuple[Cost, ...]]
 """Works out the cost of each launch of a program."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CompiledRegion:
-    """What became of one region.
-
-    Attributes:
-        program: the tensor program it computes.
-        fused: its block program, without places.
-        trace: the rewrites in between.
-        kernels: in launch order.
-        origin: which candidate it is.
-        considered: every candidate, and what became of it.
-        sizes: of the example that it was compiled for, by space name.
-        approximation: what was checked of it, where it rounds at running scales; None where it is the program itself.
-        measured_seconds: what its kernels were measured to take at these sizes; None where they were not timed.
-        settled: as that of the selection.
-    """
-
-    program: TensorProgram
-    fused: BlockProgram
-    trace: tuple[Step, ...]
-    kernels: tuple[Kernel, ...]
-    origin: str
-    considered: tuple[Considered, ...]
-    sizes: Mapping[str, int]
-    approximation: Approximation | None = None
-    measured_seconds: float | None = None
-    settled: bool = True
 
 
 Demand: TypeAlias = Callable[[CompiledRegion], str]

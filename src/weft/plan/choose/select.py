@@ -21,7 +21,8 @@ from weft.options import current
 from weft.phases import phase
 from weft.pipeline import ONE_LOOP, PASSES, ROUNDING_LOOP, SNAPSHOTS, WRITTEN, Family, snapshots
 from weft.plan.targets import toolchain
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, Way, Ways
+from weft.plan.targets.candidates import Candidate, Example, Selection, Way, Ways
+from weft.plan.targets.compiled import Considered
 from weft.schedule import Schedule
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Bears, Rewritten, Setting

@@ -20,7 +20,7 @@ from weft.plan.execute.tried import a_trial_may_follow
 from weft.plan.partition.partition import Region
 from weft.plan.targets import toolchain
 from weft.plan.targets.kept import keep, recalled
-from weft.plan.targets.packed import FORMS, PackedAs, unplaced
+from weft.plan.targets.packed import FORMS, unplaced
 from weft.tensor.program import TensorProgram
 
 
@@ -33,7 +33,7 @@ class _Kept:
     names: tuple[str, ...]
 
 
-_WITH_KEPT: Mapping[str, type | PackedAs] = {**FORMS, "the library's": _Kept}
+_WITH_KEPT = FORMS | {"the library's": _Kept}
 
 
 @phase("cuts")

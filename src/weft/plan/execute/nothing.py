@@ -8,15 +8,16 @@ program holds for all sizes; the kernel is not launched then, and the region is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from weft.tensor.axes import Space
-from weft.tensor.domain import Array
-from weft.tensor.evaluate import evaluate
-from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Contraction, Elementwise, Reduction, TensorProgram
+
+if TYPE_CHECKING:
+    from weft.tensor.domain import Array
 
 
 def added_up(program: TensorProgram) -> tuple[Space, ...]:
@@ -38,6 +39,8 @@ def as_written(
         values: a tensor for each of its inputs, by name.
         sizes: of spaces that no input shows, by name.
     """
+    from weft.tensor import Fp64Domain, evaluate
+
     device = next((t.device for t in values.values()), torch.device("cpu"))
     arrays = {name: _array(tensor) for name, tensor in values.items()}
     results = evaluate(program, arrays, Fp64Domain(), sizes=sizes)

@@ -1,10 +1,10 @@
-"""The plan of a whole captured graph: stages in order, and the callable that runs them."""
+"""Making the plan of a whole captured graph: its regions are cut, and their kernels chosen and built."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,79 +12,32 @@ import torch
 from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
 from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.at_once import left_at_once
 from weft.plan.execute.foresight import constant_sizes, foreseen, nothing_foreseen
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
+from weft.plan.execute.made import Plan, running, size_class
 from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
-from weft.plan.execute.runner import Runner, runner
+from weft.plan.execute.runner import Runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
 from weft.plan.execute.sparsity import classes_of
 from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep, kept_dims
-from weft.plan.execute.writes import guarded, last_values, once_only, with_writes_in_place, written_over
+from weft.plan.execute.writes import with_writes_in_place, written_over
 from weft.plan.partition.partition import Region, Task, TorchCall
 from weft.plan.partition.schemes import Scheme, operators, told
 from weft.plan.progress import RegionDone, RegionStarted, shown, tell
 from weft.plan.targets import toolchain
+from weft.plan.targets.compiled import CompiledRegion
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of, home
-from weft.plan.targets.kernel import Kernel
 from weft.plan.targets.lying import Lying
 from weft.run.compiler import compiler_works
 from weft.target import Target
-from weft.tensor import passes
 from weft.tensor.axes import Space
 from weft.tensor.program import Opaque, TensorProgram
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """What became of one captured graph.
-
-    Attributes:
-        captured: the program as written; None where capture refused.
-        program: after the laws on tensor programs.
-        regions: in launch order.
-        fallbacks: what PyTorch runs, and why.
-        run: takes the graph's arguments, gives its outputs.
-        with_library: captures the graph again with matmuls left to PyTorch's library, those that it is predicted to gain by if the
-            library is at its best, and gives None where there are none; None where no matmul is alone in its kernel.
-        in_place: the calls, by name, that write into arguments in place.
-        steps: what `run` does, in order; none where that is PyTorch's.
-        arguments: how many the graph has.
-        size_class: the magnitudes of the tensors among the example arguments.
-        device: the GPU that they live on, if they do.
-        trace: the rewrites from the captured program to the regions', each region's beginning with the step that takes it.
-        scheme: which operators share a kernel, as the option `scheme` takes it; empty where PyTorch runs all.
-    """
-
-    captured: Captured
-    program: TensorProgram | None
-    regions: tuple[CompiledRegion, ...]
-    fallbacks: tuple[Fallback, ...]
-    run: Runner
-    with_library: Callable[[], Captured | None] | None = None
-    in_place: frozenset[str] = frozenset()
-    steps: tuple[PlanStep, ...] = ()
-    arguments: int = 0
-    size_class: tuple[int, ...] = ()
-    device: torch.device | None = None
-    trace: tuple[passes.Step, ...] = ()
-    scheme: str = ""
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in launch order."""
-        return tuple(k for region in self.regions for k in region.kernels)
-
-    def __repr__(self) -> str:
-        """Leave out the programs, which are pages."""
-        left = f"; left to PyTorch: {', '.join(f.operation for f in self.fallbacks)}" if self.fallbacks else ""
-        return f"<Plan: {', '.join(k.name for k in self.kernels) or 'no kernels'}{left}>"
 
 
 def plan(
@@ -143,11 +96,6 @@ def _after_their_sizes(
             behind, untold = (number, untold - told) if told else (behind, untold)
         ordered[place : behind + 1] = [*ordered[place + 1 : behind + 1], stage]
     return ordered
-
-
-def size_class(arguments: Sequence[Any]) -> tuple[int, ...]:
-    """Return the magnitude of each tensor of `arguments`."""
-    return tuple(a.numel().bit_length() for a in arguments if isinstance(a, torch.Tensor))
 
 
 def _attempt(
@@ -218,30 +166,6 @@ def _begin(known: Regions, captured: Captured, program: TensorProgram, inputs: M
     constant = constant_sizes(captured)
     lying = {name: lies for name, t in inputs.items() if (lies := Lying.of(t)) is not None}
     known.begin(layouts, constant, written_over(captured, program), masks, lying)
-
-
-def running(
-    captured: Captured,
-    program: TensorProgram,
-    steps: Sequence[PlanStep],
-    arguments: int,
-    in_place: frozenset[str],
-    eager: Runner,
-    instead: Instead | None = None,
-) -> Runner:
-    """Make what runs `steps` on so many arguments of the graph; `eager`, where one that is written into shares memory
-    with another.
-
-    `instead` runs calls that kernels refuse.
-    """
-    once = once_only(captured, program, in_place)
-    run = runner(captured, program, steps, arguments, last_values(captured, program, in_place), instead, once)
-    return guarded(captured, run, eager)
-
-
-def must_not_repeat(captured: Captured, program: TensorProgram, in_place: frozenset[str]) -> bool:
-    """Tell whether a call that has begun cannot run again: it has written into an argument, or made a call that is made once."""
-    return bool(once_only(captured, program, in_place) or last_values(captured, program, in_place))
 
 
 def _other_plan(

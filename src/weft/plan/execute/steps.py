@@ -8,8 +8,8 @@ from typing import Any
 
 from weft.capture import Effect, OpaqueCall
 from weft.errors import Location
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.execute.sizes import SizeSource
+from weft.plan.targets.compiled import CompiledRegion
 from weft.tensor.laws import View
 from weft.tensor.program import Input, TensorProgram
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.capture import Captured
 from weft.options import current
-from weft.plan.execute.regions import Regions
 from weft.plan.targets.graphs import capturing
+
+if TYPE_CHECKING:
+    from weft.plan.execute.regions import Regions
 
 
 def a_trial_may_follow(captured: Captured, arguments: int, known: Regions) -> bool:

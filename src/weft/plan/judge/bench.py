@@ -10,9 +10,9 @@ from typing import cast
 import numpy as np
 import torch
 
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Bench, Judged
+from weft.plan.targets.compiled import CompiledRegion
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate

@@ -20,11 +20,11 @@ import torch
 from weft.errors import CompilerError, TargetError, UnsupportedError, WeftError, WrongKernelError
 from weft.options import current
 from weft.phases import phase
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.judge.bench import run
 from weft.plan.judge.sizes import Chosen, as_its_numbers_say, sizes_for, sizes_that_are_numbers
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged
+from weft.plan.targets.compiled import CompiledRegion
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
 from weft.verify.cases import cases, has_meaning, long_cases

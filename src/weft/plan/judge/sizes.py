@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from weft.block.program import BlockProgram
 from weft.block.walk import maps
-from weft.plan.choose.region import CompiledRegion
 from weft.plan.targets import toolchain
 from weft.plan.targets.bench import Judged, Serving
+from weft.plan.targets.compiled import CompiledRegion
 from weft.tensor.evaluate import stays_inside
 from weft.tensor.program import Reindex, TensorProgram
 from weft.verify.fitted import AT_MOST, fitted, points

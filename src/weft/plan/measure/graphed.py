@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.plan.execute.plan import Plan
+from weft.plan.execute.made import Plan
 from weft.plan.execute.runner import Runner
 from weft.plan.measure.trial import repeatable
 from weft.plan.targets.graphs import captured

@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.capture import Effect, Fallback, OpaqueCall, Operand
-from weft.capture.arguments import in_example
+from weft.capture.sizes import in_example
 from weft.cost import Machine
-from weft.plan.execute.plan import Plan
+from weft.plan.execute.made import Plan
 from weft.plan.execute.steps import CallStep
 from weft.plan.targets import toolchain
 from weft.tensor.dtypes import DType

@@ -23,7 +23,7 @@ from weft.options import Options, again, current
 from weft.phases import phase
 from weft.plan.execute import tried
 from weft.plan.execute.instead import warn
-from weft.plan.execute.plan import Plan, plan, size_class
+from weft.plan.execute.made import Plan, size_class
 from weft.plan.execute.runner import Runner
 from weft.plan.measure.clock import PYTORCH, Contender, Timed, first_calls, measure
 from weft.plan.measure.first_call import wrong_results
@@ -229,6 +229,8 @@ class Trial:
         if self.library is None and self.keeper is not None:
             self.library = self.keeper.library(self.eager)
         if self.library is None and self.plan.with_library is not None:
+            from weft.plan.execute.plan import plan  # a plan is seldom made at a trial
+
             try:
                 captured = self.plan.with_library()
                 if captured is None:

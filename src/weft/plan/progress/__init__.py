@@ -3,19 +3,24 @@
 In: `tell`, called where something was done. Out: `following`, which hands each event to an observer; `shown`, whose observer draws.
 """
 
-from weft.plan.progress.events import (
-    CandidateBuilt,
-    CandidateTimed,
-    PieceWeighed,
-    ProgressEvent,
-    ProgressObserver,
-    RegionDone,
-    RegionStarted,
-    following,
-    observer,
-    tell,
-)
-from weft.plan.progress.terminal import shown
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.plan.progress.events import (
+        CandidateBuilt,
+        CandidateTimed,
+        PieceWeighed,
+        ProgressEvent,
+        ProgressObserver,
+        RegionDone,
+        RegionStarted,
+        following,
+        observer,
+        tell,
+    )
+    from weft.plan.progress.terminal import shown
 
 __all__ = [
     "CandidateBuilt",
@@ -30,3 +35,5 @@ __all__ = [
     "shown",
     "tell",
 ]
+
+export_lazily(__name__)

@@ -7,12 +7,18 @@ kernels for it. A new target is a folder with a subclass of `Toolchain`, and a l
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from weft.errors import TargetError
-from weft.plan.targets.base import Built, LaunchSpec, Toolchain, launch_specs
+from weft.lazy import export_lazily
+from weft.plan.targets.base import Toolchain
 from weft.plan.targets.cpp import Cpp
 from weft.plan.targets.triton import TritonGpu
 from weft.target import Target
+
+if TYPE_CHECKING:
+    from weft.plan.targets.base import Built
+    from weft.plan.targets.launches import LaunchSpec, launch_specs
 
 TOOLCHAINS: list[type[Toolchain]] = [
     Cpp,
@@ -50,3 +56,5 @@ def _meant(text: str) -> str:
 
 
 __all__ = ["TOOLCHAINS", "Built", "LaunchSpec", "Toolchain", "launch_specs", "toolchain"]
+
+export_lazily(__name__)

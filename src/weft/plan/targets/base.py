@@ -2,46 +2,45 @@
 
 `Target` names a target, in options, keys and files. Its toolchain does all that differs from target to target; nothing else in weft
 asks which target it is. A class must say how a kernel is built; what it does not override is as on a CPU.
+
+A warm start asks its toolchain for kernels that were built before, so modules of toolchains import what chooses, prints and judges
+where it is used.
 """
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import torch
 
-from weft.block.listing import listing
-from weft.block.program import BlockProgram
-from weft.cost import Cost, Machine, estimate, total
-from weft.cost.chip import Chip
-from weft.errors import ProgramFileError, ScheduleError, TargetError, UnsupportedError
-from weft.masks import with_full_blocks
+from weft import cost
+from weft.cost import Machine
+from weft.errors import ProgramFileError, TargetError
 from weft.options import current
-from weft.plan.targets.bench import Bench, Judged, Serving
-from weft.plan.targets.candidates import Candidate, Example, Leading, Selection, Way, Ways
-from weft.plan.targets.choose import choose, in_segments, off_the_grid
-from weft.plan.targets.interface import dims_of
 from weft.run.cache import Json
 from weft.run.key import source_hash
 from weft.run.launch import Made
-from weft.schedule import KernelNodes, Schedule, apply, kernels
 from weft.target import Target
-from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import Setting
-from weft.tensor.program import TensorProgram
-from weft.verify.fitted import FAR, MANY
+
+if TYPE_CHECKING:
+    from weft.block.program import BlockProgram
+    from weft.cost import Cost
+    from weft.cost.chip import Chip
+    from weft.plan.targets.bench import Bench, Judged, Serving
+    from weft.plan.targets.candidates import Candidate, Example, Leading, Selection, Ways
+    from weft.plan.targets.launches import LaunchSpec
+    from weft.schedule import Schedule
 
 Meta: TypeAlias = Callable[[], Mapping[str, Json]]
 """What is kept beside a kernel that is printed now: its verdict."""
 
-Refused: TypeAlias = Callable[[Candidate], "str | None"]
+Refused: TypeAlias = Callable[["Candidate"], "str | None"]
 """Why the kernels of a candidate may not run; None where they may."""
 
 
@@ -60,53 +59,6 @@ class Built:
 
     made: Made[Any]
     assembled: Callable[[], Assembly] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LaunchSpec:
-    """One launch of a candidate, as a toolchain is asked to build it.
-
-    Attributes:
-        program: the region.
-        applied, schedule: the region's program with places, and what gave them.
-        part, index: which of its launches.
-        dims: of each tensor that it reads or writes, its axes in memory order.
-        example: sizes and layouts.
-    """
-
-    program: TensorProgram
-    applied: BlockProgram
-    schedule: Schedule
-    part: KernelNodes
-    index: int
-    dims: Mapping[str, tuple[Axis, ...]]
-    example: Example
-
-    @property
-    def name(self) -> str:
-        """Name of the function to print."""
-        return re.sub(r"\W", "_", f"weft_{'_'.join(n.name for n in self.part.nodes)}_{self.index}")
-
-    @property
-    def key_parts(self) -> dict[str, str]:
-        """All that the kernel's text depends on beside the target, by name, for its key in the cache."""
-        return {
-            "program": str(self.program),
-            "fixed sizes": str([(s.name, s.fixed) for s in self.program.spaces() if s.fixed is not None]),
-            "schedule": str(self.schedule),
-            "applied": listing(self.applied),
-            "kernel": str(self.index),
-        }
-
-
-def launch_specs(
-    program: TensorProgram, applied: BlockProgram, schedule: Schedule, example: Example
-) -> list[LaunchSpec]:
-    """Lists the launches of a program with places, in order; arguments as the attributes of `LaunchSpec`."""
-    return [
-        LaunchSpec(program, applied, schedule, part, index, dims_of(applied, part), example)
-        for index, part in enumerate(kernels(applied))
-    ]
 
 
 class SavedText(Protocol):
@@ -266,7 +218,7 @@ class Toolchain(ABC):
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
         """Estimates the cost of each launch of a program with places; `schedule` is what gave them."""
         del schedule
-        return estimate(applied, example.sizes, self.machine(example.threads), example.innermost, example.masks)
+        return cost.estimate(applied, example.sizes, self.machine(example.threads), example.innermost, example.masks)
 
     def narrow_matmuls(self) -> bool:
         """Tells whether kernels multiply 16 and 8 bits with units that the machine has for them."""
@@ -289,7 +241,9 @@ class Toolchain(ABC):
 
     def ways(self, fused: BlockProgram, example: Example) -> Ways:
         """Returns the ways to schedule `fused`."""
-        return _Ways(self, fused, example)
+        from weft.plan.targets.ways import RuleWays
+
+        return RuleWays(self, fused, example)
 
     def tuned(
         self,
@@ -320,11 +274,15 @@ class Toolchain(ABC):
 
     def bench(self, device: torch.device | None) -> Bench:
         """Makes a place where kernels are run to be judged."""
+        from weft.plan.targets.bench import Bench
+
         del device
         return Bench()
 
     def points(self) -> tuple[int, int]:
         """Returns how many elements to judge at: at each of many small sizes, and where loops have several blocks."""
+        from weft.verify.fitted import FAR, MANY
+
         return MANY, FAR
 
     def serving(self, judged: Judged, kernels: Sequence[Any], *, congruent: bool) -> Serving | None:
@@ -371,41 +329,3 @@ class Toolchain(ABC):
         """
         del files, compiles
         raise ProgramFileError(f"kernels for {self.target} cannot be loaded: {saved.key}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ways:
-    """The ways of a program on a target that times none."""
-
-    chain: Toolchain
-    fused: BlockProgram
-    example: Example
-
-    def few(self) -> list[Way]:
-        """Choose one by rule; where it has several launches one without a grid, and one in segments where that may pay.
-
-        Of the cheapest of these there is one more with loops of their own for full blocks of masks.
-        """
-        example, machine = self.example, self.chain.machine(self.example.threads)
-        chosen = choose(self.fused, example.sizes, example.innermost, example.threads, machine.near_bytes)
-        ways = [self.given(chosen)]
-        others = [off_the_grid(chosen)] if len(kernels(ways[0].applied)) > 1 else []
-        parts = in_segments(self.fused, chosen, example.sizes, example.threads)
-        for other in others if parts is None else [*others, parts]:
-            with suppress(ScheduleError, UnsupportedError):
-                ways.append(self.given(other))
-        if apart := with_full_blocks(self.fused):
-            likeliest = min(ways, key=lambda way: way.cost.predicted_seconds)
-            with suppress(ScheduleError, UnsupportedError):
-                ways.append(self.given(replace(likeliest.schedule, apart=apart)))
-        return ways
-
-    def many(self) -> list[Way]:
-        """Return none."""
-        return []
-
-    def given(self, schedule: Schedule) -> Way:
-        """Apply a schedule."""
-        applied = apply(self.fused, schedule)
-        self.chain.demand_legal(applied)
-        return Way(schedule, applied, total(self.chain.costs(self.example, applied, schedule)))

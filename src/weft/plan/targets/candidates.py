@@ -13,6 +13,7 @@ from weft.cascade import Approximation
 from weft.cost import Cost
 from weft.errors import Location, ScheduleError, UnsupportedError
 from weft.masks import Sparsity
+from weft.plan.targets.compiled import Considered
 from weft.plan.targets.lying import Lying, dense
 from weft.plan.targets.matmuls import off_the_grid
 from weft.schedule import Schedule, kernels
@@ -147,18 +148,6 @@ class Candidate:
     def off_the_grid(self) -> bool:
         """Tell whether one thread does all of a launch that has a matmul."""
         return off_the_grid(self.applied)
-
-
-@dataclass(frozen=True, slots=True)
-class Considered:
-    """A candidate, and its predicted time; or why it cannot be a kernel, or is not to be one although it could."""
-
-    origin: str
-    seconds: float | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.origin}: {self.reason if self.seconds is None else f'{self.seconds * 1e3:.3g} ms'}"
 
 
 @dataclass(frozen=True, slots=True)

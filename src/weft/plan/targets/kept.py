@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.cost import Machine
 from weft.options import current
 from weft.phases import phase
-from weft.plan.targets.candidates import Example
-from weft.plan.targets.packed import FORMS, PackedAs, packed, unpacked
+from weft.plan.targets.packed import FORMS, TextForms, packed, unpacked
 from weft.run.cache import CacheFolder, Json
 from weft.run.key import cache_key
 from weft.tensor.program import TensorProgram
+
+if TYPE_CHECKING:
+    from weft.plan.targets.candidates import Example
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ def recalled(
     parts: Mapping[str, str],
     kind: type[T],
     brought: Sequence[Any] = (),
-    forms: Mapping[str, type | PackedAs] = FORMS,
+    forms: TextForms = FORMS,
 ) -> tuple[T, Mapping[str, Json]] | None:
     """Read what was kept under a key made of `parts`, with what was said beside it; None where it is missing, damaged
     or for something else.
@@ -72,7 +74,7 @@ def keep(
     value: object,
     brought: Sequence[Any] = (),
     meta: Mapping[str, Json] | None = None,
-    forms: Mapping[str, type | PackedAs] = FORMS,
+    forms: TextForms = FORMS,
 ) -> None:
     """Keep `value` under a key that is made of `parts`; where there is no room anywhere, another process makes it anew."""
     with suppress(OSError):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from weft.block.program import BlockProgram
-from weft.cost import Cost
 from weft.plan.targets.base import Assembly
 from weft.run.launch import Launcher, Made
-from weft.schedule import Schedule
 from weft.target import CPU, Target
-from weft.verify import Verdict
+
+if TYPE_CHECKING:
+    from weft.block.program import BlockProgram
+    from weft.cost import Cost
+    from weft.schedule import Schedule
+    from weft.verify import Verdict
 
 NOT_JUDGED = "not judged"
 

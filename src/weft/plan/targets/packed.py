@@ -1,32 +1,20 @@
 """Frozen data as text and back: block programs, schedules and what was chosen among them, for the cache and for files.
 
 The text is JSON: a list of rows, each made of numbers, strings and earlier rows, so that what is shared is written once and shared
-again. Only the forms that are named here can be in it: reading builds these and runs nothing else.
+again. Only the forms that are named here can be in it: reading builds these, imports their modules, and runs nothing else.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.block import edges, guard, indices, linear, places, ranges, spans, subscripts
-from weft.block import program as block
-from weft.cascade import Approximation
-from weft.cost import Cost
 from weft.errors import Location
-from weft.masks import Sparsity
-from weft.plan.partition.partition import Cut, Region, TorchCall
-from weft.plan.targets.candidates import Candidate, Considered, Example, Refusal, Selection
-from weft.plan.targets.lying import Lying
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule
-from weft.target import Target
-from weft.tensor import axes, derived, merge, order, program, scalar
 from weft.tensor.axes import Space
-from weft.tensor.dtypes import DType
-from weft.tensor.passes import Step
 from weft.tensor.program import TensorProgram
 
 T = TypeVar("T")
@@ -45,55 +33,82 @@ class PackedAs:
     read: Callable[[Any], Any]
 
 
-def _forms_of(module: Any) -> list[type]:
-    """Lists the dataclasses and enumerations that a module defines."""
-    every: list[Any] = list(module.__dict__.values())
-    found: list[type] = [e for e in every if isinstance(e, type) and e.__module__ == module.__name__]
-    return [form for form in found if is_dataclass(form) or issubclass(form, Enum)]
+@dataclass(frozen=True, slots=True)
+class TextForms:
+    """The forms that a text may have in it. Reading imports the modules of those that it has.
+
+    Attributes:
+        modules: names of modules, of which each dataclass and enumeration is such a form.
+        classes: more of them, "module.Class".
+        own: forms by other names, and those that stand for others.
+    """
+
+    modules: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+    own: Mapping[str, type | PackedAs] = field(default_factory=dict[str, "type | PackedAs"])
+
+    def __or__(self, own: Mapping[str, type | PackedAs]) -> TextForms:
+        """Return these forms and more, by their own names."""
+        return replace(self, own={**self.own, **own})
+
+    def named(self, name: str) -> type | PackedAs:
+        """Return the form called `name`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        found = self.own.get(name)
+        if found is None:
+            module, _, called = name.rpartition(".")
+            if module in self.modules or name in self.classes:
+                found = vars(importlib.import_module(module))[called]
+        if found is None or not (isinstance(found, PackedAs) or self.name(found) == name):
+            raise LookupError(f"no form is called {name!r}")
+        return found
+
+    def name(self, form: type | PackedAs) -> str | None:
+        """Return what `form` is called in text; None where it has no form there."""
+        for name, each in self.own.items():
+            if each is form:
+                return name
+        if not isinstance(form, type) or not (is_dataclass(form) or issubclass(form, Enum)):
+            return None
+        name = f"{form.__module__}.{form.__qualname__}"
+        return name if form.__module__ in self.modules or name in self.classes else None
 
 
-_FORMS: tuple[type, ...] = (
-    *(
-        form
-        for module in (
-            axes,
-            derived,
-            scalar,
-            merge,
-            order,
-            program,
-            block,
-            edges,
-            guard,
-            indices,
-            linear,
-            places,
-            ranges,
-            spans,
-            subscripts,
+FORMS = TextForms(
+    modules=frozenset(
+        (
+            *(f"weft.tensor.{name}" for name in ("axes", "derived", "scalar", "merge", "order", "program")),
+            *(f"weft.block.{name}" for name in ("program", "edges", "guard", "indices", "linear")),
+            *(f"weft.block.{name}" for name in ("places", "ranges", "spans", "subscripts")),
         )
-        for form in _forms_of(module)
     ),
-    *(DType, Location, Target, Level, LevelPlace, LoopSchedule, Schedule, Step, Cost, Approximation),
-    *(Region, TorchCall, Cut, Candidate, Considered, Example, Refusal, Selection, Sparsity, Lying),
+    classes=frozenset(
+        (
+            *("weft.tensor.dtypes.DType", "weft.errors.Location", "weft.target.Target", "weft.tensor.passes.Step"),
+            *(f"weft.schedule.schedule.{name}" for name in ("Level", "LevelPlace", "LoopSchedule", "Schedule")),
+            *("weft.cost.kernel_cost.Cost", "weft.cascade.approximation.Approximation", "weft.masks.sparsity.Sparsity"),
+            *(f"weft.plan.partition.partition.{name}" for name in ("Region", "TorchCall", "Cut")),
+            *(f"weft.plan.targets.candidates.{name}" for name in ("Candidate", "Example", "Refusal")),
+            *(
+                "weft.plan.targets.candidates.Selection",
+                "weft.plan.targets.compiled.Considered",
+                "weft.plan.targets.lying.Lying",
+            ),
+        )
+    ),
 )
-
-
-def name_of(form: type) -> str:
-    """Names a form as the text does."""
-    return f"{form.__module__}.{form.__qualname__}"
-
-
-FORMS: Mapping[str, type | PackedAs] = {name_of(form): form for form in _FORMS}
 """What the cache's entries are made of."""
 
 
-def packed(value: Any, forms: Mapping[str, type | PackedAs] = FORMS, brought: Sequence[Any] = ()) -> bytes:
+def packed(value: Any, forms: TextForms = FORMS, brought: Sequence[Any] = ()) -> bytes:
     """Writes `value` as text.
 
     Args:
         value: of `forms`, tuples, frozen sets, mappings, numbers, strings and None.
-        forms: by name.
+        forms: what else may be in it.
         brought: what a reader will have of its own, written as its number in this list.
 
     Raises:
@@ -105,16 +120,14 @@ def packed(value: Any, forms: Mapping[str, type | PackedAs] = FORMS, brought: Se
     return json.dumps(text, separators=(",", ":")).encode()
 
 
-def unpacked(
-    data: bytes, kind: type[T], forms: Mapping[str, type | PackedAs] = FORMS, brought: Sequence[Any] = ()
-) -> T:
+def unpacked(data: bytes, kind: type[T], forms: TextForms = FORMS, brought: Sequence[Any] = ()) -> T:
     """Reads what `packed` wrote, which must be a `kind`; what was written as a number is that of `brought`.
 
     Raises:
         LookupError, TypeError, ValueError: it is something else.
     """
     text = cast("dict[str, Any]", json.loads(data))
-    known = cast("list[Any]", [forms[name] for name in text["forms"]])
+    known = cast("list[Any]", [forms.named(name) for name in text["forms"]])
     made: list[Any] = []
     for tag, *rest in text["rows"]:
         items = [made[item[0]] if item.__class__ is list else item for item in rest]
@@ -170,9 +183,9 @@ class _Places:
 class _Writer:
     """Writes values as rows, each once: `rows[n]` is written `[n]` in later rows."""
 
-    def __init__(self, forms: Mapping[str, type | PackedAs], brought: Mapping[Any, int]) -> None:
-        self.names = {form: name for name, form in forms.items()}
-        self.atoms = [form for form in forms.values() if isinstance(form, PackedAs)]
+    def __init__(self, forms: TextForms, brought: Mapping[Any, int]) -> None:
+        self.forms = forms
+        self.atoms = [form for form in forms.own.values() if isinstance(form, PackedAs)]
         self.brought = brought
         self.rows: list[tuple[Any, ...]] = []
         self.named: dict[str, int] = {}
@@ -237,10 +250,10 @@ class _Writer:
         return lambda value: (number, *items([getattr(value, name) for name in names]))
 
     def _number(self, form: type | PackedAs) -> int:
-        name = self.names.get(form)
+        name = self.forms.name(form)
         if name is None:
             assert isinstance(form, type)
-            raise TypeError(f"a {name_of(form)} has no form in text")
+            raise TypeError(f"a {form.__module__}.{form.__qualname__} has no form in text")
         return self.named.setdefault(name, len(self.named))
 
 

@@ -6,10 +6,16 @@ compiled and Triton is not imported: `driver` loads and starts binaries through 
 many.
 """
 
-from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, side_by_side, warm
-from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, recalled_gpu, restored_gpu
-from weft.run.gpu.classes import KernelClass, class_of
-from weft.run.gpu.signature import GpuSignature
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, begun, side_by_side, warm
+    from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, gpu_parts, recalled_gpu, restored_gpu
+    from weft.run.gpu.classes import KernelClass, class_of
+    from weft.run.gpu.interpreted import is_asked_for as interpreter_is_asked_for
+    from weft.run.gpu.signature import GpuSignature
 
 __all__ = [
     "ASSEMBLY_SECONDS",
@@ -20,10 +26,15 @@ __all__ = [
     "Job",
     "KernelClass",
     "assemble",
+    "begun",
     "build_gpu",
     "class_of",
+    "gpu_parts",
+    "interpreter_is_asked_for",
     "recalled_gpu",
     "restored_gpu",
     "side_by_side",
     "warm",
 ]
+
+export_lazily(__name__)

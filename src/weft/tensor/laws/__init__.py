@@ -8,24 +8,29 @@ what it does to rounding.
 
 from __future__ import annotations
 
-from weft.tensor.laws.between import round_between_kernels
-from weft.tensor.laws.casts import drop_precision_casts
-from weft.tensor.laws.centres import centre_at_an_element
-from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
-from weft.tensor.laws.decays import decays_below_maxima
-from weft.tensor.laws.elementwise import choices_in_place, sizes_in_place, split_elementwise
-from weft.tensor.laws.expansion import expand_sums
-from weft.tensor.laws.factors import scale_rows_last
-from weft.tensor.laws.fp8_factors import multiply_in_fp8
-from weft.tensor.laws.masks import masks_in_place
-from weft.tensor.laws.names import numbered
-from weft.tensor.laws.narrowing import narrow_exact_factors
-from weft.tensor.laws.order import as_in_eager
-from weft.tensor.laws.picks import pick_first
-from weft.tensor.laws.reindexing import inline_reindexing
-from weft.tensor.laws.shift import cancel_shifts, lost_shifts
-from weft.tensor.laws.views import View, views, views_as_inputs
-from weft.tensor.laws.windows import windows_at_sources
+from typing import TYPE_CHECKING
+
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.tensor.laws.between import round_between_kernels
+    from weft.tensor.laws.casts import drop_precision_casts
+    from weft.tensor.laws.centres import centre_at_an_element
+    from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
+    from weft.tensor.laws.decays import decays_below_maxima
+    from weft.tensor.laws.elementwise import choices_in_place, sizes_in_place, split_elementwise
+    from weft.tensor.laws.expansion import expand_sums
+    from weft.tensor.laws.factors import scale_rows_last
+    from weft.tensor.laws.fp8_factors import multiply_in_fp8
+    from weft.tensor.laws.masks import masks_in_place
+    from weft.tensor.laws.names import numbered
+    from weft.tensor.laws.narrowing import narrow_exact_factors
+    from weft.tensor.laws.order import as_in_eager
+    from weft.tensor.laws.picks import pick_first
+    from weft.tensor.laws.reindexing import inline_reindexing
+    from weft.tensor.laws.shift import cancel_shifts, lost_shifts
+    from weft.tensor.laws.views import View, views, views_as_inputs
+    from weft.tensor.laws.windows import windows_at_sources
 
 __all__ = [
     "View",
@@ -54,3 +59,5 @@ __all__ = [
     "views_as_inputs",
     "windows_at_sources",
 ]
+
+export_lazily(__name__)

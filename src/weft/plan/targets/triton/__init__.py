@@ -1,5 +1,29 @@
 """GPUs: Triton text, a binary for each class of calls, schedules that are timed where the GPU is here."""
 
-from weft.plan.targets.triton.toolchain import TritonGpu
+from typing import TYPE_CHECKING
 
-__all__ = ["TritonGpu"]
+from weft.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from weft.plan.targets.triton.bench import GpuBench
+    from weft.plan.targets.triton.build import assembled_for, called, printed, tf32_allowed
+    from weft.plan.targets.triton.select import GpuWays
+    from weft.plan.targets.triton.serving import BinaryServing
+    from weft.plan.targets.triton.toolchain import TritonGpu
+    from weft.plan.targets.triton.tune import go_on, started, tuned
+
+__all__ = [
+    "BinaryServing",
+    "GpuBench",
+    "GpuWays",
+    "TritonGpu",
+    "assembled_for",
+    "called",
+    "go_on",
+    "printed",
+    "started",
+    "tf32_allowed",
+    "tuned",
+]
+
+export_lazily(__name__)

@@ -11,9 +11,10 @@ import torch
 from weft.emit import triton
 from weft.options import current
 from weft.phases import phase
-from weft.plan.targets.base import LaunchSpec, Meta, launch_specs
+from weft.plan.targets.base import Meta
 from weft.plan.targets.candidates import Candidate, Example
 from weft.plan.targets.interface import signature, size_of
+from weft.plan.targets.launches import LaunchSpec, launch_specs
 from weft.plan.targets.lying import Lying, dense
 from weft.run.gpu import ASSEMBLY_SECONDS, Assembled, GpuBinary, GpuSignature, GpuSource, build_gpu
 from weft.tensor.program import TensorProgram

@@ -10,7 +10,8 @@ import torch
 
 from weft.cost import estimate_gpu, gpu, total
 from weft.options import current
-from weft.plan.targets.candidates import Candidate, Considered, Example, Selection, rooms
+from weft.plan.targets.candidates import Candidate, Example, Selection, rooms
+from weft.plan.targets.compiled import Considered
 from weft.plan.targets.kept import parts_of, recalled
 from weft.plan.targets.packed import unplaced
 from weft.plan.targets.triton.build import tf32_allowed

@@ -16,7 +16,8 @@ from weft.errors import WeftError
 from weft.options import current
 from weft.phases import phase
 from weft.plan.progress import CandidateBuilt, CandidateTimed, ProgressObserver, observer, tell
-from weft.plan.targets.candidates import Candidate, Considered, Example
+from weft.plan.targets.candidates import Candidate, Example
+from weft.plan.targets.compiled import Considered
 from weft.plan.targets.graphs import GraphTimer, cache_filler
 from weft.plan.targets.lying import laid_out
 from weft.plan.targets.triton.build import Printed, built, launched

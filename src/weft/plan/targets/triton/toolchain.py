@@ -7,54 +7,35 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.block.program import BlockProgram
-from weft.cost import Cost, Machine, estimate_gpu, gpu, published_chip
-from weft.cost.chip import Chip
-from weft.emit import triton
+from weft import cost, schedule
+from weft.emit import triton as emitter
 from weft.errors import CompilerError, TargetError
 from weft.phases import phase
-from weft.plan.targets.base import Built, LaunchSpec, Meta, Refused, SavedText, Toolchain
-from weft.plan.targets.bench import Bench, Judged, Serving
-from weft.plan.targets.candidates import Example, Leading, Selection
+from weft.plan.targets import triton as own
+from weft.plan.targets.base import Built, Meta, Refused, SavedText, Toolchain
 from weft.plan.targets.home import of_device
-from weft.plan.targets.lying import Lying, as_lies
-from weft.plan.targets.triton.build import assembled_for, called, printed, tf32_allowed
-from weft.plan.targets.triton.select import GpuWays
-from weft.plan.targets.triton.serving import BinaryServing
-from weft.plan.targets.triton.tune import go_on, started, tuned
-from weft.run.gpu import Assembled, GpuBinary, GpuSignature, GpuSource, interpreted, recalled_gpu, restored_gpu, warm
-from weft.run.gpu.assemble import begun
-from weft.run.gpu.build import gpu_parts
-from weft.run.guarded import GuardedOnGpu
+from weft.run import gpu
 from weft.run.launch import Made
-from weft.schedule import Schedule, kernels
 from weft.target import CPU, Target
-from weft.verify.fitted import FAR, MANY
+
+if TYPE_CHECKING:
+    from weft.block.program import BlockProgram
+    from weft.cost import Cost, Machine
+    from weft.cost.chip import Chip
+    from weft.plan.targets.bench import Bench, Judged, Serving
+    from weft.plan.targets.candidates import Example, Leading, Selection
+    from weft.plan.targets.launches import LaunchSpec
+    from weft.plan.targets.triton.select import GpuWays
+    from weft.run.gpu import Assembled, GpuBinary
+    from weft.schedule import Schedule
 
 # Triton's interpreter takes milliseconds for each thread block of a grid.
 _MANY_INTERPRETED = 1 << 13
 _ARCHITECTURE = {"cuda": r"\d{2,3}", "hip": r"gfx[0-9a-f]{3,4}"}
-
-
-class GpuBench(Bench):
-    """Runs kernels on a GPU, on a piece of its memory for each tensor.
-
-    Raises:
-        OutOfMemoryError: `holding` and launchers, where the GPU has no room left.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.memory = GuardedOnGpu(device)
-
-    def holding(self, values: torch.Tensor, number: int, lying: Lying) -> torch.Tensor:
-        """Makes an input that lies as the example's does: the binary is for that."""
-        del number
-        assert isinstance(self.memory, GuardedOnGpu)
-        return self.memory.holding(values, as_lies(values.shape, lying.strides))
 
 
 @dataclass(frozen=True)
@@ -80,69 +61,69 @@ class TritonGpu(Toolchain):
         return re.fullmatch(_ARCHITECTURE[target.kind], target.arch) is not None
 
     def environment(self) -> dict[str, str]:
-        return gpu_parts(self.target)
+        return gpu.gpu_parts(self.target)
 
     def tuning(self, device: torch.device | None) -> dict[str, str]:
         # Of a patch release of PyTorch's the library is the same.
         library = f"{torch.version.cuda or torch.version.hip} {'.'.join(torch.__version__.split('.')[:2])}"
         gpu = "" if device is None else torch.cuda.get_device_name(device)
-        return {"gpu": gpu, "tf32": str(tf32_allowed()), "library": library}
+        return {"gpu": gpu, "tf32": str(own.tf32_allowed()), "library": library}
 
     def warm(self) -> None:
-        if not interpreted.is_asked_for():
-            warm(self.target)
+        if not gpu.interpreter_is_asked_for():
+            gpu.warm(self.target)
 
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
-        found = printed(spec, meta)
+        found = own.printed(spec, meta)
         with phase("compiler"):
             found.assembled()
         return Built(found.binary, found.assembled)
 
     def started(self, selection: Selection, device: torch.device | None, meta: Meta) -> Iterator[object]:
         del meta  # of what is only timed nothing is kept
-        yield from started(selection, device)
+        yield from own.started(selection, device)
 
     def go_on(self, ahead: Sequence[object]) -> Leading | None:
-        return go_on(ahead)
+        return own.go_on(ahead)
 
     def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
         kernels: Sequence[Any] = made
         for spec, binary in zip(specs, kernels, strict=True):
-            task = partial(assembled_for, binary, *called(binary, spec))
-            yield partial(_held, begun(task), task)
+            task = partial(own.assembled_for, binary, *own.called(binary, spec))
+            yield partial(_held, gpu.begun(task), task)
 
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel from the cache; of its binaries the first that a call needed is that of the example."""
-        found = recalled_gpu(key, self.target)
+        found = gpu.recalled_gpu(key, self.target)
         return None if found is None else Built(found, partial(_met, found))
 
     def demand_legal(self, applied: BlockProgram) -> None:
-        for part in kernels(applied):
-            triton.demand_legal(applied, part, self.target)
+        for part in schedule.kernels(applied):
+            emitter.demand_legal(applied, part, self.target)
 
     def runs_on(self, where: Target) -> bool:
         """Tells whether weft can call its kernels at `where`: those for AMD's GPUs it only makes."""
-        if interpreted.is_asked_for():
+        if gpu.interpreter_is_asked_for():
             return where in (CPU, self.target)
         return where == self.target and self.target.kind == "cuda"
 
     def demand_running(self) -> None:
-        gpu(self.target)
+        cost.gpu(self.target)
         super().demand_running()
 
     def machine(self, threads: int) -> Machine:
         del threads
-        return gpu(self.target).machine()
+        return cost.gpu(self.target).machine()
 
     def chip(self) -> Chip:
-        return published_chip(self.target)
+        return cost.published_chip(self.target)
 
     def costs(self, example: Example, applied: BlockProgram, schedule: Schedule) -> tuple[Cost, ...]:
-        return estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost, example.masks)
+        return cost.estimate_gpu(applied, example.sizes, self.target, schedule, example.innermost, example.masks)
 
     def ways(self, fused: BlockProgram, example: Example) -> GpuWays:
-        return GpuWays(fused, example.sizes, example.innermost, self, example.masks)
+        return own.GpuWays(fused, example.sizes, example.innermost, self, example.masks)
 
     def tuned(
         self,
@@ -153,19 +134,20 @@ class TritonGpu(Toolchain):
         ahead: Sequence[object] = (),
     ) -> Selection:
         """Returns `selection` with the candidate that measured fastest of those that are right."""
-        return tuned(selection, device, refused, anew, ahead)
+        return own.tuned(selection, device, refused, anew, ahead)
 
     def unjudged(self, device: torch.device | None) -> str:
-        return "" if device is not None or interpreted.is_asked_for() else "there is no GPU here to run it"
+        return "" if device is not None or gpu.interpreter_is_asked_for() else "there is no GPU here to run it"
 
     def bench(self, device: torch.device | None) -> Bench:
-        return Bench() if device is None else GpuBench(device)
+        return super().bench(device) if device is None else own.GpuBench(device)
 
     def points(self) -> tuple[int, int]:
-        return (_MANY_INTERPRETED, MANY) if interpreted.is_asked_for() else (MANY, FAR)
+        many, far = super().points()
+        return (_MANY_INTERPRETED, many) if gpu.interpreter_is_asked_for() else (many, far)
 
     def serving(self, judged: Judged, kernels: Sequence[GpuBinary], *, congruent: bool) -> Serving | None:
-        return None if interpreted.is_asked_for() else BinaryServing(judged, kernels, congruent=congruent)
+        return None if gpu.interpreter_is_asked_for() else own.BinaryServing(judged, kernels, congruent=congruent)
 
     def place(self, device: str | torch.device | None) -> torch.device:
         try:
@@ -175,7 +157,7 @@ class TritonGpu(Toolchain):
                 f"there is no device {device!r}", todo='name one as PyTorch does, such as "cuda:1"'
             ) from error
         target = self.target
-        if interpreted.is_asked_for():
+        if gpu.interpreter_is_asked_for():
             return torch.device("cpu")
         if not torch.cuda.is_available():
             raise TargetError(
@@ -197,12 +179,12 @@ class TritonGpu(Toolchain):
         return tuple((json.dumps(one.to_json()), put(one.binary), put(one.assembly.encode())) for one in made.assembled)
 
     def restored(self, saved: SavedText, files: Mapping[str, bytes], *, compiles: bool = True) -> Built:
-        source = GpuSource(saved.text, GpuSignature.from_json(json.loads(saved.signature)))
+        source = gpu.GpuSource(saved.text, gpu.GpuSignature.from_json(json.loads(saved.signature)))
         binaries = [
-            Assembled.from_json(json.loads(known), files[binary], files[assembly].decode())
+            gpu.Assembled.from_json(json.loads(known), files[binary], files[assembly].decode())
             for known, binary, assembly in saved.binaries
         ]
-        return Built(restored_gpu(source, self.target, binaries, saved.key, compiles=compiles), lambda: binaries[0])
+        return Built(gpu.restored_gpu(source, self.target, binaries, saved.key, compiles=compiles), lambda: binaries[0])
 
 
 def _met(binary: GpuBinary) -> Assembled:

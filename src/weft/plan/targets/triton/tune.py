@@ -20,7 +20,8 @@ from weft.errors import WeftError
 from weft.options import current
 from weft.phases import phase
 from weft.plan.targets.base import Refused
-from weft.plan.targets.candidates import Candidate, Considered, Leading, Selection
+from weft.plan.targets.candidates import Candidate, Leading, Selection
+from weft.plan.targets.compiled import Considered
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.kept import keep
 from weft.plan.targets.triton.build import built

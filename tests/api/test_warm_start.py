@@ -1,0 +1,88 @@
+"""A process that finds its plan in the cache imports what runs it, and nothing that chooses kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from weft.api.kept_plans import FORMS
+from weft.capture import operation
+from weft.plan.targets.packed import packed
+
+_PROGRAM = """
+import json
+import sys
+from dataclasses import asdict
+
+import torch
+import weft
+
+torch.manual_seed(0)
+layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+x = torch.randn(2, 5, 16)
+with torch.no_grad():
+    imported = [name for name in sys.modules if name.partition(".")[0] == "weft"]
+    found = torch.compile(layer, backend="weft")(x)
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "weft"]
+    torch.testing.assert_close(found, layer(x))
+print(json.dumps([imported, loaded, asdict(weft.stats())]))
+"""
+
+_READ = """
+from weft.api.kept_plans import FORMS
+from weft.plan.targets.packed import unpacked
+from torch._ops import OpOverload
+
+print(unpacked({data!r}, OpOverload, FORMS).name())
+"""
+
+_MOST = 145
+"""Modules of weft in a warm start: about ten more than there were when this was written. One more that imports what chooses brings
+dozens.
+"""
+
+_CHOOSING = frozenset(
+    f"weft.{name}"
+    for name in (
+        *("fuse", "pipeline", "plan.choose", "plan.judge", "capture.record", "capture.translate", "plan.execute.plan"),
+        *("block.lower", "schedule.apply", "verify.field_check", "cost.chips", "emit.cpp.kernel", "emit.triton.kernel"),
+        *("draw", "api.report", "lab", "cli"),
+    )
+)
+"""Rooms, and files of others, that a warm start has no use for."""
+
+
+def _printed(program: str, cache: Path) -> str:
+    """Run `program` in a new process, and return what it prints."""
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _process(cache: Path) -> tuple[list[str], list[str], dict[str, int]]:
+    imported, loaded, stats = json.loads(_printed(_PROGRAM, cache))
+    return imported, loaded, stats
+
+
+def test_a_warm_start_imports_what_it_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    imported, chose, stats = _process(tmp_path)
+    assert len(imported) < 20
+    assert stats["kernels"]
+    assert _CHOOSING.intersection(chose) > {"weft.fuse", "weft.plan.choose", "weft.emit.cpp.kernel"}
+    imported, loaded, again = _process(tmp_path)
+    assert len(imported) < 20
+    assert (again["kernels"], again["fallbacks"]) == (stats["kernels"], stats["fallbacks"])
+    assert _CHOOSING.isdisjoint(loaded)
+    assert len(loaded) <= _MOST < len(chose)
+
+
+def test_reading_a_plan_registers_wefts_own_operation(tmp_path: Path) -> None:
+    """A call that checks indices may stay PyTorch's; nothing that captures graphs, where it is made, is imported."""
+    data = packed(operation("weft::in_range"), FORMS)
+    assert _printed(_READ.format(data=data), tmp_path) == "weft::in_range\n"
