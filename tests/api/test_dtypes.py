@@ -255,3 +255,16 @@ def test_rows_of_half_precision_lose_no_digit_of_float32():
     found = weft.compile(shares, measure="never")(x)
     exact = torch.softmax((x.float() * 1e-3).double(), -1)
     assert (found - exact).abs().max() <= 1e-7
+
+
+def test_numbers_that_only_a_mask_meets_are_doubles():
+    """As printed by themselves they would be float32."""
+
+    def function(mask, x):
+        chosen = torch.where(mask, torch.full((), 0.1, dtype=torch.float64), torch.full((), 0.2, dtype=torch.float64))
+        return chosen, mask.double() * 0.1, (chosen > 0.1).double() / 3, x * mask * 0.1
+
+    mask, x = torch.tensor([True, False, True]), torch.randn(3, dtype=torch.float64)
+    for found, wanted in zip(weft.optimize(function, (mask, x))(mask, x), function(mask, x), strict=True):
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=1e-15, atol=0)

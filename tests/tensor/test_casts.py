@@ -8,9 +8,9 @@ from testkit.tensor.forms import EXP, casts, kinds
 from weft.pipeline import normalize
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import drop_precision_casts
-from weft.tensor.program import Cast, Contraction, Monoid
-from weft.tensor.scalar import Arg, Lit, Scalar, apply
+from weft.tensor.laws import drop_precision_casts, numbers_as_doubles
+from weft.tensor.program import Cast, Contraction, Elementwise, Monoid
+from weft.tensor.scalar import Arg, Convert, Lit, Scalar, apply
 
 BF16, F32 = DType.bfloat16, DType.float32
 
@@ -88,3 +88,14 @@ def test_what_an_opaque_operation_reads_is_rounded() -> None:
     y = b.elementwise(EXP, [b.input("x", (4,), BF16)])
     program = drop_precision_casts(b.finish([b.opaque("sort", "s", [y], (4,), BF16, "sorts")]))
     assert casts(program) == [("bfloat16", True)]
+
+
+def test_numbers_among_masks_are_doubles_where_the_result_is() -> None:
+    """One that meets a double has its type anyway."""
+    b = Builder()
+    mask, y = b.input("mask", (4,), DType.bool), b.input("y", (4,), DType.float64)
+    chosen = b.elementwise(apply("where", Arg(0), Lit(0.1), Lit(0.5)), [mask], DType.float64)
+    program = numbers_as_doubles(b.finish([chosen, b.elementwise(apply("mul", Arg(0), Lit(0.1)), [y])]))
+    first, second = (n.expr for n in program.nodes if isinstance(n, Elementwise))
+    assert first == apply("where", Arg(0), *(Convert(DType.float64, Lit(n)) for n in (0.1, 0.5)))
+    assert second == apply("mul", Arg(0), Lit(0.1))

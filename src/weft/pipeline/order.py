@@ -100,14 +100,17 @@ _FUSED = RULES_THAT_KEEP_PRECISION, EXTENSION, INSTEAD, AFTER_FUSION
 
 WRITTEN = Family(
     "rules that keep every rounding",
-    (laws.decays_below_maxima, laws.sizes_in_place, laws.choices_in_place, to_blocks),
+    (laws.decays_below_maxima, laws.numbers_as_doubles, laws.sizes_in_place, laws.choices_in_place, to_blocks),
     *(RULES_IN_PLANS, (), ()),
     (limit, guard, round_where_made, factors_after_maxima, inside_the_only_loop),
 )
 SNAPSHOTS = Family("", (cancel_shifts, *WRITTEN.before), *_FUSED)
-ONE_LOOP = Family("one loop", (laws.choices_in_place, chains_to_loops), *_FUSED, chains=True)
+ONE_LOOP = Family("one loop", (laws.numbers_as_doubles, laws.choices_in_place, chains_to_loops), *_FUSED, chains=True)
 ROUNDING_LOOP = Family(
-    "one loop that rounds at the scale so far", (laws.choices_in_place, chains_to_rounding_loops), *_FUSED, chains=True
+    "one loop that rounds at the scale so far",
+    (laws.numbers_as_doubles, laws.choices_in_place, chains_to_rounding_loops),
+    *_FUSED,
+    chains=True,
 )
 DERIVED = Family(
     "derivation",

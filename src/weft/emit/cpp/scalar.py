@@ -129,6 +129,8 @@ def expression(expr: Scalar, args: Sequence[Text], steady: frozenset[int] = froz
         case Lit(value):
             kind = kind_of_literal(value)
             return Text(number(value, kind), kind)
+        case Convert(DType.float64, Lit(value)):
+            return Text(number(value, "double"), "double")
         case Convert(dtype, inner):
             return _converted(expression(inner, args, steady), dtype)
         case Apply(op, inner):

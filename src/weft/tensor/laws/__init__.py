@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.tensor.laws.centres import centre_at_an_element
     from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
     from weft.tensor.laws.decays import decays_below_maxima
+    from weft.tensor.laws.doubles import numbers_as_doubles
     from weft.tensor.laws.elementwise import choices_in_place, sizes_in_place, split_elementwise
     from weft.tensor.laws.expansion import expand_sums
     from weft.tensor.laws.factors import scale_rows_last
@@ -48,6 +49,7 @@ __all__ = [
     "multiply_in_fp8",
     "narrow_exact_factors",
     "numbered",
+    "numbers_as_doubles",
     "part",
     "pick_first",
     "remove_dead",
