@@ -43,9 +43,9 @@ def test_a_range_touches_eight_files(name: str) -> None:
     assert 2 <= len(files_that_name(name)) <= 8
 
 
-def test_all_operators_together_touch_a_hundred_and_sixty_seven() -> None:
+def test_all_operators_together_touch_a_hundred_and_seventy_three() -> None:
     listed = ("Rank", "Collapse", "Dot", "Pointwise", "Fill", "Stage", "Join", "Index")
-    assert sum(len(files_that_name(name)) for name in listed) <= 167
+    assert sum(len(files_that_name(name)) for name in listed) <= 173
 
 
 def test_a_derived_operation_touches_one_file() -> None:

@@ -12,6 +12,7 @@ from weft.tensor.program import (
     Extent,
     Iota,
     Lookup,
+    Node,
     Opaque,
     Reindex,
     TensorProgram,
@@ -63,3 +64,15 @@ def local_of(program: TensorProgram) -> frozenset[str]:
         if node.name in read_axes and node.name not in stored and readers:
             found |= {node.name} if all(each.name in found for each in readers) else set()
     return frozenset(found)
+
+
+def stored_uses(program: TensorProgram, node: Node) -> tuple[str, ...]:
+    """Names the values that must be there before `node`: what it reads, or for what is local what that is made of."""
+    values, waiting, found = program.values(), list(reversed(uses(node))), dict[str, None]()
+    while waiting:
+        name = waiting.pop()
+        if name in program.local:
+            waiting += reversed(uses(values[name]))
+        else:
+            found.setdefault(name)
+    return tuple(found)

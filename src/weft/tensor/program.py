@@ -383,18 +383,6 @@ class TensorProgram:
 
         return local_of(self)
 
-    def stored_uses(self, node: Node) -> tuple[str, ...]:
-        """Names the values that must be there before `node`: what it reads, or for what is `local` what that is made of."""
-        return tuple(dict.fromkeys(v for name in uses(node) for v in self._behind_local.get(name, (name,))))
-
-    @cached_property
-    def _behind_local(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for node in self.nodes:
-            if node.name in self.local:
-                found[node.name] = tuple(dict.fromkeys(v for name in uses(node) for v in found.get(name, (name,))))
-        return found
-
     def spaces(self) -> tuple[Space, ...]:
         """Returns the spaces of all axes, in order of appearance."""
         return self._spaces

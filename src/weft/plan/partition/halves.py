@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from weft.plan.partition.partition import Region, summed_over, with_local
 from weft.tensor.axes import Space
+from weft.tensor.made_again import stored_uses
 from weft.tensor.program import Contraction, Node, Ranking, Reduction, Scan, TensorProgram
 
 
@@ -22,9 +23,9 @@ def before_reductions(program: TensorProgram, region: Region) -> tuple[Region, .
         own: frozenset[Space] = frozenset()
         if isinstance(node, Contraction | Reduction | Ranking | Scan):
             own = summed_over(node)
-        before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in program.stored_uses(node)))
+        before = frozenset[Space]().union(*(along.get(v, frozenset[Space]()) for v in stored_uses(program, node)))
         others = isinstance(node, Reduction | Ranking | Scan) and not before <= own
-        if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(program.stored_uses(node)):
+        if others or (isinstance(node, Contraction) and before) or not late.isdisjoint(stored_uses(program, node)):
             late.add(node.name)
         along[node.name] = before | own
     return _in_two(program, members, late, region)
@@ -34,11 +35,11 @@ def before_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]
     """Cut `region` in two: what its matmuls read of it, and the matmuls with what follows."""
     local = program.local
     members = [n for n in region.program.nodes if n.name not in local]
-    read = {name for n in members if isinstance(n, Contraction) for name in program.stored_uses(n)}
+    read = {name for n in members if isinstance(n, Contraction) for name in stored_uses(program, n)}
     early = set[str]()
     for node in reversed(members):
         if not isinstance(node, Contraction) and (node.name in read or node.name in early):
-            early.update((node.name, *program.stored_uses(node)))
+            early.update((node.name, *stored_uses(program, node)))
     matmuls = {n.name for n in members if isinstance(n, Contraction)}
     if not early.isdisjoint(matmuls):
         return (region,)
@@ -52,7 +53,7 @@ def beside_matmuls(program: TensorProgram, region: Region) -> tuple[Region, ...]
     members = [n for n in region.program.nodes if n.name not in local]
     late = set[str]()
     for node in members:
-        if isinstance(node, Contraction) or not late.isdisjoint(program.stored_uses(node)):
+        if isinstance(node, Contraction) or not late.isdisjoint(stored_uses(program, node)):
             late.add(node.name)
     return _in_two(program, members, late, region)
 
@@ -67,7 +68,7 @@ def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     widest = max((len(n.axes) for n in members), default=0)
     late = set[str]()
     for node in members:
-        if len(node.axes) == widest or not late.isdisjoint(program.stored_uses(node)):
+        if len(node.axes) == widest or not late.isdisjoint(stored_uses(program, node)):
             late.add(node.name)
     return _in_two(program, members, late, region)
 

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 from weft.plan.partition.stages import depths
 from weft.tensor.axes import Space
 from weft.tensor.laws import part
+from weft.tensor.made_again import stored_uses
 from weft.tensor.program import (
     Cast,
     Contraction,
@@ -215,13 +216,13 @@ def _passes(program: TensorProgram, members: Sequence[Node]) -> dict[str, int]:
     finished: dict[str, frozenset[Space]] = {}  # the axes of values that are there when a pass is over
     for node in members:
         own = 0
-        for value in program.stored_uses(node):
+        for value in stored_uses(program, node):
             waits = value in finished and (
                 isinstance(node, Reduction | Ranking | Scan) or not _spaces(node) <= finished[value]
             )
             own = max(own, found.get(value, 0) + waits)
         if isinstance(node, Reduction | Ranking) or any(
-            v in finished and found[v] == own for v in program.stored_uses(node)
+            v in finished and found[v] == own for v in stored_uses(program, node)
         ):
             finished[node.name] = _spaces(node)
         found[node.name] = own
@@ -234,7 +235,7 @@ def _reduced_along(
     """Return the spaces of the reductions of its own pass that each value depends on, with those it is reduced along itself."""
     found: dict[str, frozenset[Space]] = {}
     for node in members:
-        own = [found[v] for v in program.stored_uses(node) if v in found and passes[v] == passes[node.name]]
+        own = [found[v] for v in stored_uses(program, node) if v in found and passes[v] == passes[node.name]]
         if isinstance(node, Reduction | Ranking | Scan):
             own.append(summed_over(node))
         found[node.name] = frozenset[Space]().union(*own)
@@ -256,12 +257,12 @@ def _made_again(
 
     readers: dict[str, set[int]] = {}
     for node in reversed(members):
-        for value in program.stored_uses(node):
+        for value in stored_uses(program, node):
             readers.setdefault(value, set()).add(passes[node.name])
     made_of: dict[str, frozenset[str]] = {}
     again: set[str] = set()
     for node in members:
-        read = frozenset[str]().union(*(made_of.get(v, frozenset((v,))) for v in program.stored_uses(node)))
+        read = frozenset[str]().union(*(made_of.get(v, frozenset((v,))) for v in stored_uses(program, node)))
         later = len({p for p in readers.get(node.name, ()) if p > passes[node.name]})
         plain = isinstance(node, Elementwise | Cast) and node.name not in region.results
         if plain and sum(map(elements, read)) * later <= elements(node.name) * (later + 1):
@@ -364,7 +365,7 @@ def _connected(program: TensorProgram, depth: Mapping[str, int], local: Collecti
         if isinstance(node, Opaque):
             parent[find(node.name)] = find(calls.setdefault(node.call, node.name))
             continue
-        for value in program.stored_uses(node):
+        for value in stored_uses(program, node):
             if value in parent and kinds[value] is None and depth[value] == depth[node.name]:
                 parent[find(value)] = find(node.name)
     groups: dict[str, list[Node]] = {}
