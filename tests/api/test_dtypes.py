@@ -258,7 +258,7 @@ def test_rows_of_half_precision_lose_no_digit_of_float32():
 
 
 def test_numbers_that_only_a_mask_meets_are_doubles():
-    """As printed by themselves they would be float32."""
+    """Checks that none is printed as a float32."""
 
     def function(mask, x):
         chosen = torch.where(mask, torch.full((), 0.1, dtype=torch.float64), torch.full((), 0.2, dtype=torch.float64))

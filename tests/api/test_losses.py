@@ -192,7 +192,7 @@ def test_what_is_left_is_weighed_without_fixing_sizes() -> None:
 
 
 def test_a_cache_is_not_written_anew_where_a_row_of_it_is():
-    """Of a long cache PyTorch writes one row, which takes no time beside what reads the cache."""
+    """Lets PyTorch write one row of a long cache, which takes no time beside what reads the cache."""
 
     def function(cache, q, row, place):
         cache.index_copy_(2, place, row)

@@ -30,7 +30,7 @@ def test_any_schedule_gives_what_the_interpreter_gives(name: str, dtype: DType, 
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_loop_goes_over_pairs(name: str) -> None:
-    """What is combined stands under a condition that asks for its row, not in a loop over rows."""
+    """Looks for the condition that asks for the row of what is combined, in place of a loop over rows."""
     for seed in range(6):
         texts = [unit.text() for unit in units(scheduled(fused(ALL[name]()), random.Random(seed)), "f")]
         assert any("= weft::row_of(" in text for text in texts), texts

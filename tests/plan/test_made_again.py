@@ -32,7 +32,7 @@ def test_a_mask_that_is_returned_or_read_by_pytorch_is_stored():
 
 
 def test_the_nearest_of_some_points_is_found_before_the_mask_of_it_is_made():
-    """As in k-means: which centre is nearest is an integer of each row, and sums over the rows of a centre are masked by it."""
+    """Takes steps of k-means: the nearest centre is an integer of each row, and sums over the rows of a centre are masked by it."""
 
     def step(x, centres):
         nearest = (x[:, None] - centres).pow(2).sum(-1).argmin(1)

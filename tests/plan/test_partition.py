@@ -27,7 +27,7 @@ def test_a_product_of_a_product_starts_a_region():
 
 
 def test_the_product_of_each_layer_waits_for_its_mask():
-    """Where it does, what follows it is later, and so is the mask of the next layer."""
+    """Numbers what follows such a product later, and so the mask of the next layer."""
 
     def function(x, w):
         for _ in range(3):

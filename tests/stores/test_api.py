@@ -160,7 +160,7 @@ def test_what_is_no_index_raises_eagers_error(name: str) -> None:
 
 
 def inverse(perm: torch.Tensor) -> torch.Tensor:
-    """As mixtures of experts in transformers have it."""
+    """Inverts a permutation as the mixtures of experts in transformers do."""
     inv = torch.empty_like(perm)
     inv[perm] = torch.arange(perm.size(0))
     return inv

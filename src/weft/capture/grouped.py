@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 
 from weft.capture.sizes import symbolic
 
-FEW_ROWS = 16
-"""Of more rows on a GPU the library's call stays: kernels for them were not timed there."""
+_FEW_ROWS = 16
+"""On a GPU the library's call stays for more rows than that: kernels were not timed beside it there."""
 
 
 def _grouped_mm(
@@ -33,7 +33,7 @@ def _grouped_mm(
     """
     if offs is None or bias is not None or out_dtype not in (None, one.dtype) or (one.ndim, other.ndim) != (2, 3):
         return NotImplemented
-    if one.device.type != "cpu" and (symbolic(one.shape[0]) or one.shape[0] > FEW_ROWS):
+    if one.is_cuda and (symbolic(one.shape[0]) or one.shape[0] > _FEW_ROWS):
         return NotImplemented
     row, ends = torch.arange(one.shape[0], device=one.device), offs.unsqueeze(1)
     within = (row >= pad(offs, (1, 0))[:-1].unsqueeze(1)) & (row < ends)

@@ -14,14 +14,14 @@ _MEAN = 1
 """Of PyTorch's numbers of reductions: 0 is none, 1 the mean, 2 the sum."""
 
 
-def reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
+def _reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
     """Returns the loss of each element, their mean or their sum."""
     return loss if reduction == 0 else loss.mean() if reduction == _MEAN else loss.sum()
 
 
 def _mse_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN) -> torch.Tensor:
     difference = tensor - target
-    return reduced(difference * difference, reduction)
+    return _reduced(difference * difference, reduction)
 
 
 def _smooth_l1_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
@@ -29,7 +29,7 @@ def _smooth_l1_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int =
     if beta <= 0 or not (tensor.is_floating_point() and tensor.dtype == target.dtype):
         return NotImplemented
     far = widened(tensor - target).abs()
-    return reduced(torch.where(far < beta, 0.5 * far * far / beta, far - 0.5 * beta).to(tensor.dtype), reduction)
+    return _reduced(torch.where(far < beta, 0.5 * far * far / beta, far - 0.5 * beta).to(tensor.dtype), reduction)
 
 
 def _huber_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
@@ -37,7 +37,7 @@ def _huber_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = _ME
     if delta <= 0 or not (tensor.is_floating_point() and tensor.dtype == target.dtype):
         return NotImplemented
     far = widened(tensor - target).abs()
-    return reduced(torch.where(far <= delta, 0.5 * far * far, delta * (far - 0.5 * delta)).to(tensor.dtype), reduction)
+    return _reduced(torch.where(far <= delta, 0.5 * far * far, delta * (far - 0.5 * delta)).to(tensor.dtype), reduction)
 
 
 def _bce_with_logits(
@@ -54,11 +54,11 @@ def _bce_with_logits(
     if pos_weight is not None:
         positive = positive * ((pos_weight - 1) * target + 1)
     loss = (1 - target) * tensor - positive
-    return reduced(loss if weight is None else loss * weight, reduction)
+    return _reduced(loss if weight is None else loss * weight, reduction)
 
 
 def _soft_margin_loss(tensor: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN) -> torch.Tensor:
-    return reduced((-target * tensor).exp().log1p(), reduction)
+    return _reduced((-target * tensor).exp().log1p(), reduction)
 
 
 LOSSES: dict[str, Callable[..., Any]] = {

@@ -88,7 +88,10 @@ def _written_by_indices(call: OpaqueCall) -> tuple[str, ...] | None:
 
 
 def _bytes(node: Node) -> int:
-    return 0 if node.dtype is DType.unknown else (tensor := _without_data(node)).numel() * tensor.element_size()
+    if node.dtype is DType.unknown:
+        return 0
+    tensor = _without_data(node)
+    return tensor.numel() * tensor.element_size()
 
 
 def _without_data(node: Node) -> torch.Tensor:
