@@ -12,6 +12,8 @@ from torch import fx
 from torch._higher_order_ops import triton_kernel_wrap
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import weft
+from weft.api.backend import backend
 from weft.capture import Effect, capture
 
 wrap: Any = triton_kernel_wrap
@@ -51,3 +53,12 @@ def test_what_a_users_triton_kernel_stores_is_read_after_it(of_an_input, monkeyp
     (doubled,) = (node for node in captured.program.nodes if node.name == captured.program.outputs[0])
     assert [use.value for use in getattr(doubled, "args", ())] == [written]
     assert len(captured.writes) == int(of_an_input)
+
+
+def test_kernels_are_made_beside_a_call_that_writes_into_an_argument(monkeypatch):
+    """What PyTorch takes for it is asked for too: it is no operation, and has no schema."""
+    monkeypatch.setattr(wrap, "get_mutated_tensors", lambda *_: ["x"])
+    before = weft.stats().kernels
+    with torch.no_grad():
+        backend(with_a_kernel(of_an_input=True), [torch.randn(4, 16)])
+    assert weft.stats().kernels > before

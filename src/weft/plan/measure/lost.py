@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch._ops import OpOverload  # no public name
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -79,9 +80,11 @@ def _written_by_indices(call: OpaqueCall) -> tuple[str, ...] | None:
 
     What it writes into is as long as before: a cache takes no time for what it has.
     """
-    if not isinstance(call.target, Effect) or call.into is None:
-        return None
-    arguments = call.target.op._schema.arguments  # noqa: SLF001 - no public name
+    match call.target:
+        case Effect(op=OpOverload() as op) if call.into is not None:
+            arguments = cast("Any", op)._schema.arguments  # noqa: SLF001 - no public name
+        case _:
+            return None
     if _INDICES.isdisjoint(each.name for each in arguments):
         return None
     return tuple(each.value for each in tree_leaves(call.args[2:]) if isinstance(each, Operand))
