@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 # Until all is imported, collections of cycles would take a third of the time: they look at all that PyTorch's modules hold.
-_RUN = "import gc, os; gc.disable(); os.nice(10); from weft.api.background.server import main; gc.enable(); main()"
+_RUN = "import gc, os; gc.disable(); os.nice(5); from weft.api.background.server import main; gc.enable(); main()"
 _LENGTH = 8
 PATIENCE = 1800.0
 """Seconds after which a process that does not answer is ended."""
