@@ -181,3 +181,42 @@ def test_turned_pairs_of_a_projection_need_no_call():
     for ours, theirs in found:
         torch.testing.assert_close(ours, theirs)
     assert program.fallbacks == ()
+
+
+def patches(x):
+    """Cut pictures into patches of 4 by 4."""
+    b, c, h, w = x.shape
+    return x.sigmoid().reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(b, -1, 16 * c)
+
+
+def pictures(x):
+    """Put patches of 4 by 4 together again."""
+    return x.sigmoid().reshape(-1, 2, 3, 4, 4, 3).permute(0, 5, 1, 3, 2, 4).reshape(-1, 3, 8, 12)
+
+
+@pytest.mark.parametrize(("function", "shape"), [(patches, (5, 3, 8, 12)), (pictures, (5, 6, 48))], ids=name_of)
+def test_what_a_reshape_copies_is_made_where_eager_puts_it(function, shape):
+    """Two dimensions are split, and merged otherwise: one kernel reads and writes each element once."""
+    torch.compiler.reset()
+    draws = [(torch.randn(shape),) for _ in range(4)]
+    program = weft.optimize(function, draws[0])
+    judgement = judged(function, program, draws)
+    assert judgement.ok, str(judgement)
+    assert program.fallbacks == ()
+    (kernel,) = program.kernels
+    assert kernel.verdict.equal is True
+    assert program(*draws[0]).stride() == function(*draws[0]).stride()
+
+
+def test_pytorch_reads_two_dimensions_that_are_split():
+    torch.compiler.reset()
+
+    def function(x):
+        y = x.exp()
+        return y.reshape(-1, 2, 3, 4, 4, 3).sort(3).values, y
+
+    x = torch.randn(5, 6, 48)
+    program = weft.optimize(function, (x,))
+    for found, wanted in zip(program(x), function(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert len(program.kernels) == 1

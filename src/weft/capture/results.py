@@ -19,7 +19,7 @@ from weft.capture.captured import (
     Operand,
     Told,
 )
-from weft.capture.describe import dense, memory_order
+from weft.capture.describe import dense, memory_order, packed
 from weft.capture.memory import storage_of
 from weft.capture.opaque import OpaqueCalls
 from weft.capture.recording import Recording, Slot
@@ -87,7 +87,7 @@ class Results:
         values = self._values
         slots = [s for s in self._recording.outputs if isinstance(s, Slot)]
         fake, pinned = values.fakes[slot], slot in values.pinned
-        ref = values.refs[slot] = values.looked(values.plain(self._opaque.value(slot)))
+        ref = values.refs[slot] = values.looked(values.plain(self._opaque.value(slot), packed=packed(fake)))
         if not pinned and self._lies_elsewhere(ref, fake, slots[: slots.index(slot)]):
             ref = values.refs[slot] = values.copied(ref, fake)
         theirs = values.storages.get(ref.value) == storage_of(fake)

@@ -100,22 +100,29 @@ class Values:
 
     # Other forms of a value.
 
-    def plain(self, ref: Ref) -> Ref:
-        """Gives `ref` one axis per dimension: PyTorch looks at the value as if it had so many; a copy where that is no view."""
+    def plain(self, ref: Ref, *, packed: bool = False) -> Ref:
+        """Gives `ref` one axis per dimension: PyTorch looks at the value as if it had so many; a copy where that is no view.
+
+        packed: a copy shall be row-major.
+        """
         while self.builder.merges(ref):
-            ref = self.plainer(ref)
+            ref = self.plainer(ref, packed=packed)
         return ref
 
-    def plainer(self, ref: Ref, *, in_order: bool = False) -> Ref:
+    def plainer(self, ref: Ref, *, in_order: bool = False, packed: bool = False) -> Ref:
         """Gives `ref`, which has merged dimensions, one less: the last one is one axis.
 
         in_order: the value's axes shall lie in memory as the dimensions do.
+        packed: they shall where it must be copied in any case.
         """
-        ref = self.looked(self.builder.dense(ref) if in_order else ref)
+        split = self.builder.dense(ref) if in_order else ref
+        ref = self.looked(split)
         try:
             runs = self.builder.runs(ref)
         except UnsupportedError:
-            ref = self.builder.side_by_side(ref)
+            # A kernel copies: what weft makes it can copy where it is made, where PyTorch's view of it would be read from memory.
+            source = ref if self._is_given(ref) else split
+            ref = self.builder.dense(source) if packed else self.builder.side_by_side(source)
             runs = self.builder.runs(ref)
         first, last, _ = runs[-1]
         name = f"flatten_{len(self.calls)}"
@@ -128,7 +135,7 @@ class Values:
         found = self.builder.undivided(ref)
         if found is None:
             return ref
-        whole, parts = found
+        whole, parts = self.looked(found[0]), found[1]
         for dim, digits in reversed(list(enumerate(parts))):
             if len(digits) > 1:
                 name = f"unflatten_{len(self.calls)}"
@@ -138,6 +145,10 @@ class Values:
                 whole = made
         new = dict(zip((axis for digits in parts for axis in digits), whole.dims, strict=True))
         return self.builder.over(replace(ref, value=whole.value), {a: b for a, b in new.items() if b is not None})
+
+    def _is_given(self, ref: Ref) -> bool:
+        """Tells whether `ref` lies in memory before any kernel runs, or PyTorch puts it there."""
+        return self.memory(ref.value) in self.storages
 
     def _look(self, name: str, target: Any, source: Ref, made: Ref, *args: Any) -> None:
         """Notes that PyTorch's view of a value, `source`, is the value `made`."""
