@@ -264,3 +264,13 @@ def test_gradients_of_log_sums() -> None:
     compiled(x).backward()
     (torch.logcumsumexp(y, 1) * 2).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_log_sums_that_are_read_elsewhere() -> None:
+    """A kernel stores both components of the states: each is judged by itself, also where the first element is NaN."""
+    x = torch.randn(6, 5)
+    x[1, 0] = x[2, 3] = torch.nan
+    x[3] = -torch.inf
+    program = weft.optimize(lambda x: torch.logcumsumexp(x, 1).roll(1, -1), (x,))
+    assert program.fallbacks == ()
+    torch.testing.assert_close(program(x), torch.logcumsumexp(x, 1).roll(1, -1), equal_nan=True)

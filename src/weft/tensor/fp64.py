@@ -14,6 +14,7 @@ from weft.tensor.domain import (
     Array,
     Structural,
     by_doubling,
+    both,
     by_pairs,
     contract_arrays,
     first_of,
@@ -164,7 +165,9 @@ class Fp64Domain:
 
     def merges(self, merge: StateMerge, kinds: Sequence[DType], states: Sequence[Array]) -> tuple[Array, ...]:
         """Merges pairs."""
-        return by_pairs(self, merge, kinds, states)
+        # As a kernel's loop begins. It changes no state but one with a NaN, of which other components become NaN too.
+        begin = [np.full_like(each, start) for each, start in zip(states, merge.begin, strict=True)]
+        return by_pairs(self, merge, kinds, both(self, merge, kinds, begin, states))
 
     def ranked(self, v: Array, numbers: Array, count: int, order: Order) -> tuple[Array, Array]:
         """Ranks by sorting; False is less than True."""
