@@ -13,8 +13,8 @@ from weft.tensor.arrays import RoundsToBfloat16, as_array, is_numpys
 from weft.tensor.domain import (
     Array,
     Structural,
-    by_doubling,
     both,
+    by_doubling,
     by_pairs,
     contract_arrays,
     first_of,
