@@ -91,6 +91,8 @@ def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> Loop
         over = [a for n in reduced for a in (n.over if isinstance(n, Reduction) else (n.over,))]
         most = max((a.space.size(lengths) for a in over), default=0)
         last = {find(a): 1 + most - a.space.size(lengths) for a in over}
+    elif not any(isinstance(n, Contraction) for n in program.nodes):
+        last = dict.fromkeys(_only_reduced(program, find), 1)
     for over, row in one_hot:  # inside of the loop over rows, so that no list has both
         if find(over) != find(row):
             last.setdefault(find(over), 1)
@@ -108,6 +110,18 @@ def _summed(program: TensorProgram, find: Callable[[Axis], Axis], unit: Containe
         find(a) for n in reduced if isinstance(n, Reduction) and all(find(a) in unit for a in n.over) for a in n.over
     }
     return frozenset(over.difference(find(a) for n in reduced for a in n.axes))
+
+
+def _only_reduced(program: TensorProgram, find: Callable[[Axis], Axis]) -> frozenset[Axis]:
+    """Returns the classes that reductions, scans and rankings go over and none keeps: what is added up down the columns is made
+    column by column too.
+
+    In a program of columns and rows, each reduced, the order stays that of the program: no order suits both.
+    """
+    reduced = [n for n in program.nodes if isinstance(n, Reduction | Scan | Ranking)]
+    over = {n.name: set(n.over if isinstance(n, Reduction) else (n.over,)) for n in reduced}
+    kept = {find(a) for n in reduced for a in n.axes if a not in over[n.name]}
+    return frozenset({find(a) for axes in over.values() for a in axes} - kept)
 
 
 def _bound(node: Node, values: Mapping[str, Node]) -> Iterator[tuple[Axis, Axis]]:
