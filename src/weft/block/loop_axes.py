@@ -53,7 +53,8 @@ class LoopAxes:
 def loop_axes(program: TensorProgram, lengths: Mapping[str, int] | None) -> LoopAxes:
     """Groups axes into classes by the bindings of uses; batch axes of contractions, and all but two free axes, become unit loops.
 
-    Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first.
+    Given `lengths` of spaces, all free axes go by blocks, and reduced ones come last, the longest first. Without, those come last
+    that are reduced and never kept, in a program that multiplies nothing.
     """
     values = program.values()
     parent: dict[Axis, Axis] = {}
