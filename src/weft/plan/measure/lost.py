@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch._ops import OpOverload  # no public name
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.capture import Effect, Fallback, OpaqueCall, Operand
+from weft.capture import Effect, Fallback, OpaqueCall, Operand, Piece
 from weft.capture.sizes import in_example
 from weft.cost import Machine
 from weft.plan.execute.made import Plan
@@ -80,11 +79,9 @@ def _written_by_indices(call: OpaqueCall) -> tuple[str, ...] | None:
 
     What it writes into is as long as before: a cache takes no time for what it has.
     """
-    match call.target:
-        case Effect(op=OpOverload() as op) if call.into is not None:
-            arguments = cast("Any", op)._schema.arguments  # noqa: SLF001 - no public name
-        case _:
-            return None
+    if not isinstance(call.target, Effect) or call.into is None or isinstance(call.target.op, Piece):
+        return None
+    arguments = call.target.op._schema.arguments  # noqa: SLF001 - no public name
     if _INDICES.isdisjoint(each.name for each in arguments):
         return None
     return tuple(each.value for each in tree_leaves(call.args[2:]) if isinstance(each, Operand))
