@@ -30,7 +30,7 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         name: of the row.
         device: "cpu" or "cuda".
         compiler: a backend of `torch.compile`.
-        imported: wall and processor seconds of importing weft as a backend, or Dynamo alone for the others; a part of the first call.
+        imported: wall and processor seconds of importing weft as a backend, or Dynamo alone; a part of the first call.
     """
     warnings.simplefilter("ignore")
     subject = next(s for s in subjects(device) if s.name == name).make(device)
