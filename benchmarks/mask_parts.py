@@ -47,7 +47,7 @@ def by_density(*, small: bool) -> Iterator[Row]:
         if flex is not None:
             runs["flex"] = flex(mask)
         share = float(mask[::64, ::64].float().mean())
-        us = medians({name: replayed(run) for name, run in runs.items()})
+        us = medians(replayed(runs))
         yield {"batch": batch, "length": n, "density": share, "us": us} | _bounds(q, mask, share)
 
 
@@ -125,7 +125,7 @@ def regret(*, small: bool) -> Iterator[Row]:
                 with weft.options(effort=effort):
                     programs[effort] = weft.optimize(attention, (q, k, v, mask))
             given = (q, k, v, mask)
-            runs = {name: replayed(functools.partial(each, *given)) for name, each in programs.items()}
+            runs = replayed({name: functools.partial(each, *given) for name, each in programs.items()})
             us = medians(runs)
             picked = [str(kernel.schedule).replace("\n", "; ") for kernel in programs["quick"].kernels]
             yield {"batch": batch, "length": n, "us": us, "regret": us["quick"] / min(us.values()), "picked": picked}

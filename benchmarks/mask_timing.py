@@ -59,33 +59,47 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Replay:
-    """Call something so many `times`, in one CUDA graph."""
+    """Call something so many `times`, in one CUDA graph; `between`: seconds a call of what is not its own."""
 
     run: Run
     times: int = 1
+    between: float = 0.0
 
     def __call__(self) -> None:
         self.run()
 
 
-def replayed(run: Run) -> Run:
-    """Capture `run` in a CUDA graph, and return what replays it; on the CPU `run` itself.
+def replayed(runs: dict[str, Run]) -> dict[str, Run]:
+    """Capture each of `runs` in a CUDA graph, and return what replays them; on the CPU these themselves.
 
-    Short ones are called several times in a graph: starting graphs takes the host 4 to 6 us, which hides what is shorter.
+    Where one of them is short, all are called several times in a graph: to start a graph takes the host 4 to 6 us, which hides what
+    takes less. Between the calls a kernel writes one element: weft's kernels may begin before what comes before them has ended, and
+    begin no earlier than that kernel so. What it takes by itself is subtracted.
     """
     if DEVICE == "cpu":
-        return run
-    graphs.called_aside(run, 2)
-    once = Replay(graphs.replayed(run))
-    once()
-    if min(_seconds(once, 20) for _ in range(3)) > _SHORT:
+        return runs
+    for run in runs.values():
+        graphs.called_aside(run, 2)
+    once: dict[str, Run] = {name: Replay(graphs.replayed(run)) for name, run in runs.items()}
+    if min(_least(run) for run in once.values()) > _SHORT:
         return once
+    mark = torch.zeros(1, device=DEVICE)
 
-    def several() -> None:
-        for _ in range(_TOGETHER):
-            run()
+    def several(run: Run) -> Run:
+        def calls() -> None:
+            for _ in range(_TOGETHER):
+                run()
+                mark.zero_()
 
-    return Replay(graphs.replayed(several), _TOGETHER)
+        return graphs.replayed(calls)
+
+    between = _least(several(lambda: None)) / _TOGETHER
+    return {name: Replay(several(run), _TOGETHER, between) for name, run in runs.items()}
+
+
+def _least(run: Run) -> float:
+    run()
+    return min(_seconds(run, 20) for _ in range(3))
 
 
 def medians(runs: dict[str, Run]) -> dict[str, float]:
@@ -97,8 +111,13 @@ def medians(runs: dict[str, Run]) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(ROUNDS if DEVICE == "cuda" else 5):
         for name, run in runs.items():
-            found[name].append(_seconds(run, counts[name]) * 1e6)
-    return {name: statistics.median(each) / getattr(runs[name], "times", 1) for name, each in found.items()}
+            found[name].append(_of_a_call(run, _seconds(run, counts[name])) * 1e6)
+    return {name: statistics.median(each) for name, each in found.items()}
+
+
+def _of_a_call(run: Run, seconds: float) -> float:
+    """Return what one call takes of the `seconds` that `run` takes."""
+    return seconds / run.times - run.between if isinstance(run, Replay) else seconds
 
 
 def _seconds(run: Run, times: int) -> float:

@@ -8,8 +8,8 @@ is empty; all are tensors of bools of rows by columns. 12 heads of 64 in bf16. w
 mask has a program of its own, made and tuned with that mask as the example ("weft"), and one program, made with the first
 mask, serves all of a size ("one for all"). Both find out at each call which blocks are empty. FlexAttention's block mask is made
 beforehand, and its time does not count. All are replayed as CUDA graphs, in turn, each sample of some milliseconds (short ones
-several times in a graph, since starting one takes the host longer than such a kernel takes); medians of 15 in microseconds. Errors
-are the largest beside fp64, over two heads. The table comes last; exits with 1 where a row failed.
+several times in a graph: `mask_timing.replayed`); medians of 15 in microseconds. Errors are the largest beside fp64, over two
+heads. The table comes last; exits with 1 where a row failed.
 
 Other parts (`mask_parts.py`): time by density beside the floor of bytes and operations, what finding out empty blocks takes by
 itself, the bytes that the cost model counts for masked means and logsumexp, and the regret of what a quick search picks. Where
@@ -92,7 +92,7 @@ def measured(batch: int, n: int, name: str, mask: Tensor, programs: dict[tuple[i
     if n <= EAGER:
         peers["eager"] = lambda: attention(q, k, v, mask)
     said["errors"] = errors({which: run() for which, run in peers.items()}, q, k, v, mask)
-    said["us"] = medians({which: replayed(run) for which, run in peers.items()})
+    said["us"] = medians(replayed(peers))
     return said
 
 

@@ -34,3 +34,12 @@ def test_each_mask_has_a_program_of_its_own_beside_one_for_all(masks: Any, monke
     assert all(row["errors"]["weft"] < 1e-4 and row["errors"]["one for all"] < 1e-4 for row in rows)
     *_, last = masks.table(rows).splitlines()
     assert last == "geometric mean of the patterns: weft 0.33, one for all 0.67"
+
+
+def test_a_call_among_several_in_a_graph_is_timed_without_what_is_between(
+    masks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timing = import_module("mask_timing")
+    monkeypatch.setattr(timing, "_seconds", lambda run, times: 50e-6)
+    found = timing.medians({"alone": lambda: None, "several": timing.Replay(lambda: None, 10, 1e-6)})
+    assert found == {"alone": pytest.approx(50.0), "several": pytest.approx(4.0)}
