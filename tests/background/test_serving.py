@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,40 @@ def test_pytorch_runs_until_kernels_are_there() -> None:
     assert counted(before) == {"asked": 1, "served": 1, "failed": 0, "meanwhile": 1}
     assert weft.stats().kernels > before.kernels
     assert weft.stats().in_progress == 0
+
+
+class Unlike:
+    """A condition of a plan: no argument has so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def value(self, arguments: Sequence[Any]) -> bool:
+        return all(each.shape[0] != self.rows for each in arguments if isinstance(each, torch.Tensor))
+
+
+def test_calls_that_a_plan_may_not_take_run_in_pytorch(monkeypatch) -> None:
+    installing = DeferredGraph._install
+
+    def conditioned(self: Any, answer: Reply, sizes: Any) -> bool:
+        return installing(self, replace(answer, conditions=(Unlike(7),)), sizes)
+
+    monkeypatch.setattr(DeferredGraph, "_install", conditioned)
+
+    def function(x):
+        return (torch.exp(x) * x).sum(-1)
+
+    compiled = background(function, dynamic=True)
+    for rows in (5, 6):
+        compiled(torch.randn(rows, 1000))
+    assert weft.ready(compiled, SECONDS)
+    bits = {}
+    for rows in (7, 8):
+        x = torch.randn(rows, 1000)
+        found = compiled(x)
+        torch.testing.assert_close(found, function(x))
+        bits[rows] = torch.equal(found, function(x))
+    assert bits == {7: True, 8: False}
 
 
 def test_torch_compile_takes_the_option() -> None:

@@ -408,3 +408,20 @@ def test_float64_inside_an_expression_is_refused_before_it_is_printed() -> None:
     program = placed(fused(TensorProgram((programs.tensor("x", m),), (node,), ("y",))), m=levels((GRID, 32)))
     with pytest.raises(UnsupportedError, match="not in float64"):
         demand_legal(program, kernels(program)[0])
+
+
+def test_what_begins_before_other_kernels_have_ended_waits_for_them_first() -> None:
+    """Without the wait a kernel would read what the one before it has not written yet; no interpreter shows that."""
+    case = CASES["linear_relu"]
+    made = _only(case, Target("cuda", "90"))
+    text = made.text
+    assert made.early
+    body = text[text.index("def kernel_0(") :]
+    assert "tl.load" in body
+    assert "weft_after_others()" in body[: body.index("tl.load")]
+    helper = text[text.index("def weft_after_others(") : text.index("def kernel_0(")]
+    assert "gdc_launch_dependents()" in helper
+    assert "gdc_wait()" in helper
+    older = _only(case, Target("cuda", "80"))
+    assert not older.early
+    assert "gdc" not in older.text
