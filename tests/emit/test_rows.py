@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ import torch
 
 from weft.emit.cpp import INCLUDE_DIR
 from weft.emit.cpp.scalar import element, expression, loaded, stored
+from weft.emit.cpp.scalar import number as cpp_number
+from weft.emit.triton.scalar import number as triton_number
 from weft.run.compiler import compile_shared_library
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain, rounded
@@ -197,3 +200,12 @@ def test_floats_of_8_bits_are_eagers_from_every_exponent(library: ctypes.CDLL, d
     every = torch.arange(256).to(torch.uint8).view(kept)
     back = Case(f"{dtype}_to_float32", Arg(0), (dtype,), DType.float32, ("real",))
     assert torch.equal(*numbers(called(library, back, [every]), every))
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"), [(1.0, True), (-1.0, True), (0.0, False), (-math.inf, False), (math.inf, True)]
+)
+def test_numbers_are_the_same_bools_in_both_languages(value: float, truth: bool) -> None:
+    """The greatest of no bools is False, whose identity is -inf among numbers."""
+    assert cpp_number(value, "bool") == str(truth).lower()
+    assert triton_number(value, "bool") == str(truth)

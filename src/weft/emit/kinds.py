@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, assert_never
 
@@ -24,6 +25,11 @@ def kind_of(dtype: DType) -> Kind:
 def kind_of_literal(value: float | int | bool) -> Kind:
     """Return the kind that a number in an expression is computed as by itself."""
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+
+
+def truth_of_literal(value: float | int | bool) -> bool:
+    """Return what a number is as a bool; -inf, which the greatest of no elements is, is False as the least bool is."""
+    return bool(value) and value != -math.inf
 
 
 def promoted(row: Row, kinds: Sequence[Kind]) -> tuple[tuple[Kind, ...], Kind]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
-from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
+from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted, truth_of_literal
 from weft.emit.text import is_word, stripped
 from weft.tensor import optable
 from weft.tensor.dtypes import DType
@@ -60,7 +60,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
     """Spell a literal."""
     match kind:
         case "bool":
-            return "true" if value else "false"
+            return "true" if truth_of_literal(value) else "false"
         case "int":
             low, high = DType.int64.bounds
             if math.isinf(value) or not low < int(value) <= high:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, assert_never
 
-from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted
+from weft.emit.kinds import Kind, kind_of, kind_of_literal, promoted, truth_of_literal
 from weft.emit.text import is_word, stripped
 from weft.emit.triton.text import call
 from weft.errors import UnsupportedError
@@ -70,7 +70,7 @@ def number(value: float | int | bool, kind: Kind) -> str:
     """Spell a literal."""
     match kind:
         case "bool":
-            return "True" if value > 0 else "False"  # -inf, which the greatest of none is, is False
+            return str(truth_of_literal(value))
         case "int":
             least, most = DType.int64.bounds
             whole = (most if value > 0 else least) if math.isinf(value) else max(least, min(int(value), most))
