@@ -38,10 +38,6 @@ def standardised(x):
     return (x - x.mean(0)) / (x.std(0) + 1e-5)
 
 
-def first_of_squares(x):
-    return (x * x).argmax(0)
-
-
 def running(x):
     return torch.cumsum(x * 2, 0)
 
@@ -52,7 +48,7 @@ def with_what_is_added(x):
 
 
 @pytest.mark.parametrize(
-    "f", [columns, exponentials, standardised, first_of_squares, running, with_what_is_added], ids=lambda f: f.__name__
+    "f", [columns, exponentials, standardised, running, with_what_is_added], ids=lambda f: f.__name__
 )
 def test_what_is_added_down_the_columns_is_made_in_their_loop(f):
     """No tensor of rows and columns lies between two nests of loops: the outermost one goes over columns."""

@@ -114,14 +114,16 @@ def _summed(program: TensorProgram, find: Callable[[Axis], Axis], unit: Containe
 
 
 def _only_reduced(program: TensorProgram, find: Callable[[Axis], Axis]) -> frozenset[Axis]:
-    """Returns the classes that reductions, scans and rankings go over and none keeps: what is added up down the columns is made
-    column by column too.
+    """Returns the classes that reductions and scans go over and none keeps, nor a ranking.
+
+    So what is added up down the columns is made column by column too.
 
     In a program of columns and rows, each reduced, the order stays that of the program: no order suits both.
     """
-    reduced = [n for n in program.nodes if isinstance(n, Reduction | Scan | Ranking)]
+    reduced = [n for n in program.nodes if isinstance(n, Reduction | Scan)]
     over = {n.name: set(n.over if isinstance(n, Reduction) else (n.over,)) for n in reduced}
     kept = {find(a) for n in reduced for a in n.axes if a not in over[n.name]}
+    kept.update(find(a) for n in program.nodes if isinstance(n, Ranking) for a in n.axes)
     return frozenset({find(a) for axes in over.values() for a in axes} - kept)
 
 
