@@ -141,6 +141,17 @@ def name_of(value):
     return getattr(value, "__name__", str(value))
 
 
+def in_one_kernel(function, draws):
+    """Return the program of a function that one kernel computes, right by all draws."""
+    program = weft.optimize(function, draws[0])
+    judgement = judged(function, program, draws)
+    assert judgement.ok, str(judgement)
+    assert program.fallbacks == ()
+    (kernel,) = program.kernels
+    assert kernel.verdict.equal is True
+    return program
+
+
 def halves(x, cos, sin):
     n = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., n:], x[..., :n]), -1) * sin
@@ -158,12 +169,7 @@ def test_turned_pairs_are_one_kernel(turn, dtype):
     torch.compiler.reset()
     draws = [(torch.randn(2, 3, 24, 32), torch.randn(24, 32), torch.randn(24, 32)) for _ in range(4)]
     draws = [tuple(t.to(dtype) for t in draw) for draw in draws]
-    program = weft.optimize(turn, draws[0])
-    judgement = judged(turn, program, draws)
-    assert judgement.ok, str(judgement)
-    assert program.fallbacks == ()
-    (kernel,) = program.kernels
-    assert kernel.verdict.equal is True
+    in_one_kernel(turn, draws)
 
 
 def test_turned_pairs_of_a_projection_need_no_call():
@@ -199,12 +205,7 @@ def test_what_a_reshape_copies_is_made_where_eager_puts_it(function, shape):
     """Two dimensions are split, and merged otherwise: one kernel reads and writes each element once."""
     torch.compiler.reset()
     draws = [(torch.randn(shape),) for _ in range(4)]
-    program = weft.optimize(function, draws[0])
-    judgement = judged(function, program, draws)
-    assert judgement.ok, str(judgement)
-    assert program.fallbacks == ()
-    (kernel,) = program.kernels
-    assert kernel.verdict.equal is True
+    program = in_one_kernel(function, draws)
     assert program(*draws[0]).stride() == function(*draws[0]).stride()
 
 

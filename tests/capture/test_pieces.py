@@ -56,7 +56,7 @@ def test_what_a_users_triton_kernel_stores_is_read_after_it(of_an_input, monkeyp
 
 
 def test_kernels_are_made_beside_a_call_that_writes_into_an_argument(monkeypatch):
-    """What PyTorch takes for it is asked for too: it is no operation, and has no schema."""
+    """Asks what PyTorch takes for a call that is no operation, and has no schema."""
     monkeypatch.setattr(wrap, "get_mutated_tensors", lambda *_: ["x"])
     before = weft.stats().kernels
     with torch.no_grad():
