@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import weft
-from testkit.models.zoo import MODELS, Inputs
+from testkit.models.base import BASE
+from testkit.models.zoo import MODELS, Inputs, Model
 from weft.api import backend
 from weft.plan import Plan
 
+ALL: dict[str, Model] = MODELS | BASE
 LENGTHS = (16, 33, 7)
 BATCH = 2
 CACHES = ("dynamic", "static")
@@ -80,7 +82,7 @@ def noting(outcome: Outcome) -> Generator[None]:
 def made(name: str, attention: str, dtype: torch.dtype, device: str = "cpu") -> tuple[nn.Module, nn.Module]:
     """A model with random weights, and the same one in fp64."""
     torch.manual_seed(0)
-    model = MODELS[name].build(attention).eval().to(dtype).to(device)
+    model = ALL[name].build(attention).eval().to(dtype).to(device)
     reference: Any = copy.deepcopy(model).double()
     if getattr(reference, "_can_set_experts_implementation", lambda: False)():
         reference.set_experts_implementation("eager")  # PyTorch's grouped products take no fp64
@@ -130,7 +132,7 @@ def forward(
     with noting(outcome):
         for length in lengths:
             for _ in range(draws):
-                given = MODELS[name].inputs(BATCH, length)
+                given = ALL[name].inputs(BATCH, length)
                 clear = settled(reference, cast(given, torch.float64, device), dtype)
                 for runs, of, kind in ((found, fast, dtype), (eager, model, dtype), (exact, reference, torch.float64)):
                     runs.append([v * clear for v in floats(of(**cast(given, kind, device)))])
@@ -140,12 +142,19 @@ def forward(
     return outcome
 
 
-def generated(name: str, attention: str, dtype: torch.dtype, cache: str, device: str = "cpu") -> Outcome:
+def generated(
+    name: str,
+    attention: str,
+    dtype: torch.dtype,
+    cache: str,
+    device: str = "cpu",
+    lengths: Sequence[int] = LENGTHS[:2],
+) -> Outcome:
     """`generate` with the model's forward compiled: the tokens that eager gives, for two prompts."""
     outcome = Outcome()
     model, _ = made(name, attention, dtype, device)
     asked: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "cache_implementation": cache}
-    given = [cast(tokens_only(MODELS[name].inputs(BATCH, length)), dtype, device) for length in LENGTHS[:2]]
+    given = [cast(tokens_only(ALL[name].inputs(BATCH, length)), dtype, device) for length in lengths]
     generate: Callable[..., Tensor] = getattr(model, "generate")  # noqa: B009 - no part of nn.Module
     with torch.no_grad():
         wanted = [generate(**each, **asked) for each in given]
@@ -169,7 +178,7 @@ def for_a_gpu(name: str, attention: str, dtype: torch.dtype, target: str, length
     model, _ = made(name, attention, dtype)
     with noting(outcome), weft.options(effort="none"):
         for length in lengths:
-            given = cast(MODELS[name].inputs(BATCH, length), dtype)
+            given = cast(ALL[name].inputs(BATCH, length), dtype)
             names = list(given)
 
             def call(*values: Tensor, names: Sequence[str] = names) -> Any:

@@ -143,12 +143,12 @@ class UNet(nn.Module):
 class Recurrent(nn.Module):
     """Words through two layers of an LSTM, and a softmax over the words that may follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS, width: int = WIDTH) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.LSTM(WIDTH, WIDTH, 2, batch_first=True)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.out = nn.Linear(WIDTH, WORDS)
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.LSTM(width, width, 2, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, words)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Gives for each word the logarithms of probabilities of the next."""
