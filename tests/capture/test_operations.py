@@ -82,6 +82,10 @@ NORMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         lambda x, m, v, w, b: F.batch_norm(x, m, v * v, w, b) + F.batch_norm(x, m, v * v),
         (CUBE, (4,), (4,), (4,), (4,)),
     ),
+    "batch_norm of the batch": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True) + F.batch_norm(x, None, None, training=True),
+        (CUBE, (4,), (4,)),
+    ),
     "glu": (lambda x: (F.glu(x), F.glu(x, 0)), (X,)),
 }
 POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {

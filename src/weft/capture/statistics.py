@@ -127,11 +127,12 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's arguments
     cudnn_enabled: bool,
 ) -> Any:
     """Normalises with the statistics that training left; in training with those of the batch, which the running ones
-    then follow.
+    then follow, if there are any.
     """
     del cudnn_enabled
     if running_mean is None or running_var is None:
-        return NotImplemented
+        alone = training and running_mean is None and running_var is None
+        return _batch_norm_of_the_batch(tensor, weight, bias, training, momentum, eps)[0] if alone else NotImplemented
     mean, var = widened(running_mean), widened(running_var)
     if training:
         over = [d for d in range(tensor.ndim) if d != 1]
