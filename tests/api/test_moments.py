@@ -213,9 +213,17 @@ def test_a_constant_row_before_a_product_is_0():
         lambda x: x[::2, 3:] * 2,
         lambda x: torch.relu(x).view(3, 2, -1).movedim(0, 1),
         lambda x: x[:1].expand(4, -1) + x[2:],
+        lambda x: x[torch.tensor([4, 1, 1])] * 2,
+        lambda x: x[:, torch.arange(767, -1, -1)],
+        lambda x: torch.take_along_dim(x, x.long().clamp(max=5), 1),
+        lambda x: x.roll(5, 1),
+        lambda x: torch.cat((x[:, :300], x[:, 300:] * 1), 1),
     ],
-    ids=["rows in reverse", "elements in reverse", "parts", "other dimensions", "one row beside others"],
-)
+    ids=[
+        "rows in reverse", "elements in reverse", "parts", "other dimensions", "one row beside others",
+        "rows looked up", "elements looked up", "elements that the row says", "rolled", "joined",
+    ],
+)  # fmt: skip
 def test_constant_rows_of_a_view_are_0(rows):
     x = torch.full((6, 768), 12345.678)
     program = weft.optimize(lambda x: (y := rows(x)) - y.mean(-1, keepdim=True), (x,))

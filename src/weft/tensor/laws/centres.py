@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from weft.tensor.axes import Affine, Axis, Space
@@ -19,6 +19,8 @@ from weft.tensor.program import (
     Elementwise,
     Extent,
     Input,
+    Iota,
+    Lookup,
     Monoid,
     Node,
     Reduction,
@@ -46,9 +48,9 @@ def centre_at_an_element(program: TensorProgram) -> TensorProgram:
     The mean less x is treated alike. If the sum is divided by a number c, the length of the rows in the example, t / c
     becomes t / c - s (1 - extent(n) / c): nothing is added while rows have that length.
 
-    Condition: x is an input, a view of one, or made elementwise of such, and t / extent(n) is its mean and is not rounded before
-    it is subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no number. Exact for
-    any s.
+    Condition: x is an input, a view of one, looked up in such, or made elementwise of such, and t / extent(n) is its mean and is
+    not rounded before it is subtracted; s is 0 where the element is too large to be subtracted from others of its type, or is no
+    number. Exact for any s.
 
     Conditioning: better. A mean that is rounded as the sum of a long row is makes differences of a row that is constant, or nearly
     so, and their squares, nothing but rounding; about one of the row's elements a constant row is 0 from the start, whatever the
@@ -75,7 +77,17 @@ class _Mean:
 
 @dataclass
 class _Centring(Draft):
+    """What the law has made.
+
+    Attributes:
+        changed: whether it has met a mean.
+        placed: the elements that were appended for the row at hand, by their value and index: a joint reads its index many times.
+    """
+
     changed: bool = False
+    placed: dict[tuple[str, tuple[Axis | None, ...]], Use] = field(
+        default_factory=dict[tuple[str, tuple["Axis | None", ...]], Use]
+    )
 
     def add(self, node: Node) -> None:
         """Appends `node`; where it subtracts a mean from its own data, about an element of these."""
@@ -154,6 +166,7 @@ class _Centring(Draft):
         if any(a.space.size({a.space.name: a.space.example or 1}) == 0 for a in over):
             return None
         before, taken = len(self.nodes), set(self.taken)
+        self.placed.clear()
         found = self.place(data.value, [None if a in over else a for a in data.axes])
         if found is None or len(self.nodes) - before > _MOST_WORK:
             del self.nodes[before:]
@@ -167,6 +180,8 @@ class _Centring(Draft):
         kept = tuple(a for a in index if a is not None)
         if len(kept) == len(index):
             return Use(value, kept)
+        if (value, tuple(index)) in self.placed:
+            return self.placed[value, tuple(index)]
         bound = dict(zip(node.axes, index, strict=True))
         kept = tuple(dict.fromkeys(kept))
         match node:
@@ -177,6 +192,13 @@ class _Centring(Draft):
                 made = replace(
                     node, name=self.fresh(node.name), axes=kept, index=tuple(_at(i, bound) for i in node.index)
                 )
+            case Iota():
+                made = Constant(self.fresh(node.name), (), node.dtype, 0)
+            case Lookup():
+                looked = self.looked(node, bound)
+                if looked is None:
+                    return None
+                made = replace(looked, name=self.fresh(node.name), axes=kept)
             case Elementwise():
                 args = [self.place(u.value, [bound[a] for a in u.axes]) for u in node.args]
                 if any(use is None for use in args):
@@ -190,7 +212,29 @@ class _Centring(Draft):
                 made = replace(node, name=self.fresh(node.name), axes=kept, arg=arg)
             case _:
                 return None
-        return self.append(made)
+        found = self.placed[value, tuple(index)] = self.append(made)
+        return found
+
+    def looked(self, node: Lookup, bound: Mapping[Axis, Axis | None]) -> Lookup | None:
+        """Appends the nodes that `node` reads and finds elements by; its axes are bound as in `place`."""
+        source = self.values[node.source]
+        left = [
+            own
+            for own, i in zip(source.axes, node.index, strict=True)
+            if not isinstance(i, Axis) or bound[i] is not None
+        ]
+        here = self.place(source.name, [own if own in left else None for own in source.axes])
+        index: list[Axis | Use] = []
+        for each in node.index:
+            match each:
+                case Axis():
+                    index += [] if (axis := bound[each]) is None else [axis]
+                case Use():
+                    found = self.place(each.value, [bound[a] for a in each.axes])
+                    if found is None:
+                        return None
+                    index.append(found)
+        return None if here is None else replace(node, source=here.value, index=tuple(index))
 
     def about(self, node: Elementwise, mean: _Mean, first: Use, operands: tuple[Use, Use], *, less_mean: bool) -> None:
         """Appends `node`, of data and their mean, about the element `first` of the data."""
