@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,19 +11,19 @@ import pytest
 from testkit.block import programs
 from testkit.block.paper import each
 from testkit.verify.emitted import ATTENTION, HERE, NORM, SOFTMAX, first_place, right, sizes_of
-from weft.tensor.axes import Space
+from weft.tensor.axes import Axis, Space
 from weft.tensor.derived import Derived
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
-from weft.tensor.program import TensorProgram, Use
+from weft.tensor.program import Contraction, Input, TensorProgram, Use
 from weft.tensor.scalar import Arg, apply
 from weft.verify import cases as judged
 from weft.verify import emitted
-from weft.verify.cases import OF_INTEGERS, cases
+from weft.verify.cases import OF_INTEGERS, Case, cases
 from weft.verify.drawer import Drawer, TorchDrawer
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import FAR, MANY, fitted, points, with_own_rules
-from weft.verify.regimes import REGIMES, Rows, layout_of
+from weft.verify.regimes import REGIMES, RowLayout, Rows, layout_of
 
 
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float64, DType.bfloat16, DType.float16])
@@ -45,6 +46,19 @@ def test_each_regime_is_drawn_alike_on_a_device(regime, dtype):
         np.testing.assert_allclose(*[v.mean() for v in finite], rtol=0.2)
         np.testing.assert_allclose(*[v.max() for v in finite], rtol=0.7)
     assert (np.signbit(one).mean() > 0.1) == (np.signbit(other).mean() > 0.1)
+
+
+@pytest.mark.parametrize("device", [None, HERE], ids=["numpy", "torch"])
+@pytest.mark.parametrize("count", [31, 65_537])
+def test_the_exact_product_of_doubles_is_more_exact_than_a_librarys(count, device):
+    """Compare with fractions: what a library adds one after another is off by hundreds of units at 65,537 equal products."""
+    m, n, d = (Axis(name, Space(name.upper())) for name in "mnd")
+    x, y = Input("x", (m, d), DType.float64), Input("y", (d, n), DType.float64)
+    made = Contraction("t", (m, n), DType.float64, Use("x", (m, d)), Use("y", (d, n)), (d,))
+    inputs = {"x": np.full((2, count), 1711.3), "y": np.full((count, 3), 1.7)}
+    case = Case(TensorProgram((x, y), (made,), ("t",)), {"M": 2, "N": 3, "D": count}, inputs, RowLayout({}, ()), 0, device)
+    exact = float(Fraction(1711.3) * Fraction(1.7) * count)
+    assert np.abs(np.asarray(case.exact[0]) - exact).max() <= 16 * np.spacing(exact)
 
 
 @pytest.mark.parametrize("device", [None, HERE], ids=["numpy", "torch"])

@@ -16,6 +16,7 @@ import torch
 
 from weft.tensor.arrays import is_numpys
 from weft.tensor.domain import Array
+from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Contraction, Input, Lookup, Node, Opaque, Reduction, TensorProgram
@@ -32,6 +33,7 @@ from weft.verify.eager import (
     RandomlyRoundedDomain,
     eagerly,
 )
+from weft.verify.exact import ExactDomain
 from weft.verify.fitted import AT_MOST, points
 from weft.verify.inputs import deciding, indices_below, reads_inside
 from weft.verify.regimes import REGIMES, RowLayout, drawn, labels, layout_of, reduced_spaces
@@ -102,8 +104,9 @@ class Case:
 
     @cached_property
     def exact(self) -> tuple[Array, ...]:
-        """The results in fp64."""
-        return self._evaluated(Fp64Domain())
+        """The results in fp64; of a program that computes in it, more exact than its kernels."""
+        kinds = (node.dtype for node in (*self.program.inputs, *self.program.nodes))
+        return self._evaluated(ExactDomain() if DType.float64 in kinds else Fp64Domain())
 
     @cached_property
     def eager(self) -> tuple[Array, ...]:
