@@ -357,3 +357,31 @@ def test_few_columns_that_are_kept_for_all_rows(kept: int) -> None:
     assert not program.fallbacks
     exact = attention(q.double(), k.double(), v.double(), given[3])
     assert weft.judge(program(*given), attention(*given), exact).ok
+
+
+def exponentials_by_sums(x: Tensor) -> Tensor:
+    return torch.exp(x) @ x.sum(0)
+
+
+def weighed_by_norms(x: Tensor) -> Tensor:
+    return torch.relu(x) @ x.norm(dim=0)
+
+
+def softmax_of_its_own(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1) @ x.mT
+
+
+@pytest.mark.parametrize("f", [exponentials_by_sums, weighed_by_norms, softmax_of_its_own])
+def test_what_is_as_infinite_as_the_mask_is_not_left_out(f: Callable[..., Tensor]) -> None:
+    """0 times a sum of the same tensor's numbers is NaN where these are -inf, and is so in eager."""
+    torch.manual_seed(0)
+    x = torch.randn(20, 70)
+    program = weft.optimize(f, (x,))
+    assert program.kernels
+    assert not program.fallbacks
+    masked = x.clone()
+    masked[:, 3:40] = -INF
+    for given in (x, masked):
+        found, eager = program(given), f(given)
+        assert torch.equal(found.isnan(), eager.isnan())
+        assert weft.judge(found.nan_to_num(), eager.nan_to_num(), f(given.double()).nan_to_num()).ok

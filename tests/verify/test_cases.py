@@ -56,7 +56,9 @@ def test_the_exact_product_of_doubles_is_more_exact_than_a_librarys(count, devic
     x, y = Input("x", (m, d), DType.float64), Input("y", (d, n), DType.float64)
     made = Contraction("t", (m, n), DType.float64, Use("x", (m, d)), Use("y", (d, n)), (d,))
     inputs = {"x": np.full((2, count), 1711.3), "y": np.full((count, 3), 1.7)}
-    case = Case(TensorProgram((x, y), (made,), ("t",)), {"M": 2, "N": 3, "D": count}, inputs, RowLayout({}, ()), 0, device)
+    case = Case(
+        TensorProgram((x, y), (made,), ("t",)), {"M": 2, "N": 3, "D": count}, inputs, RowLayout({}, ()), 0, device
+    )
     exact = float(Fraction(1711.3) * Fraction(1.7) * count)
     assert np.abs(np.asarray(case.exact[0]) - exact).max() <= 16 * np.spacing(exact)
 

@@ -14,7 +14,7 @@ from weft.block.rows import rows_of
 from weft.block.scope import Scope, Types
 from weft.block.walk import asked, operands
 from weft.masks import values
-from weft.masks.known import Facts, KnownNumber, KnownValues
+from weft.masks.known import Endless, Facts, KnownNumber, KnownValues
 from weft.masks.unmasked import conditions
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import block_pass
@@ -33,8 +33,9 @@ def guard(program: BlockProgram) -> BlockProgram:
 
     Condition: with the mask taken for False (or True, or -inf) everywhere in a block, each component of the state comes out as it
     went in; and an iteration does a matmul, or reads something else along the loop, so that more is left out than the mask's own
-    reading. Loops with one-hot reductions go to the rows that they change anyway. Exact, but for NaN and infinities of an operand
-    that the mask excludes, which do not come through (`of_expression`).
+    reading; and no number that the mask makes 0 is multiplied by what is infinite where the mask's tensor is -inf, as the sum of a
+    column of it is. Loops with one-hot reductions go to the rows that they change anyway. Exact, but for NaN and infinities of an
+    operand that the mask excludes, which do not come through (`of_expression`).
 
     Args:
         program: fused, without places; before it is made safe, whose running maxima would hide the identities.
@@ -42,7 +43,9 @@ def guard(program: BlockProgram) -> BlockProgram:
     Returns:
         The program; itself where no loop has such a mask.
     """
-    graph = _guarded(program.graph, {}, dict(program.inputs), Scope({}, applied=False))
+    inputs = dict(program.inputs)
+    endless = {name: Endless(frozenset({name})) for name, each in inputs.items() if each.dtype.is_float}
+    graph = _guarded(program.graph, endless, inputs, Scope({}, applied=False))
     return program if graph == program.graph else replace(program, graph=graph)
 
 
@@ -69,12 +72,19 @@ def _loop(node: Map, known: KnownValues, types: Types, scope: Scope) -> Map:
         found = made.guard
         assert found is not None
         idle = {found.value: KnownNumber(found.idle, raw=True)}
-        if _pays(made, given) and values.unchanged(made, known, Facts(), idle):
+        if _pays(made, given) and values.unchanged(made, known, Facts(excluded=_excluded(made, known)), idle):
             first, rest = asked(made)
             rows = rows_of(made, infer(made.body, given, inner))
             body = replace(made.body, nodes=(*first, *rest))
             return sealed(replace(made, body=body, guard=replace(found, rows=rows)))
     return node
+
+
+def _excluded(node: Map, known: KnownValues) -> frozenset[str]:
+    """Return the tensors whose elements are -inf where the guard of `node` says so; none of a mask of bools."""
+    assert node.guard is not None
+    here = values.values_inside(node, known).get(node.guard.value)
+    return here.of if isinstance(here, Endless) and node.guard.idle == -inf else frozenset()
 
 
 def _candidates(node: Map, of: Types) -> Iterator[Map]:

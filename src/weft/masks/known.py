@@ -43,16 +43,31 @@ class Distance:
     of: Linear
 
 
-KnownValue: TypeAlias = KnownNumber | Linear | Distance | Start | None
+@dataclass(frozen=True, slots=True)
+class Endless:
+    """A number of which nothing is known but that it is infinite, or none, where elements of the tensors `of` are -inf."""
+
+    of: frozenset[str]
+
+
+KnownValue: TypeAlias = KnownNumber | Linear | Distance | Start | Endless | None
 """None: nothing is known."""
 
 
 @dataclass
 class Facts:
-    """What is taken for granted: each of `hold` is at least 0 everywhere. `asked`: what was asked for and is not known."""
+    """What is taken for granted: each of `hold` is at least 0 everywhere, and elements of the tensors `excluded` are -inf.
+
+    `asked`: what was asked for and is not known.
+    """
 
     hold: tuple[Linear, ...] = ()
+    excluded: frozenset[str] = frozenset()
     asked: dict[Linear, None] = field(default_factory=dict[Linear, None])
+
+    def reaches(self, value: KnownValue) -> bool:
+        """Tells whether a value may be infinite because of what is excluded."""
+        return isinstance(value, Endless) and not value.of.isdisjoint(self.excluded)
 
     def decide(self, linear: Linear) -> bool | None:
         """Tells whether `linear` is at least 0; None where that is not the same everywhere."""
@@ -70,6 +85,8 @@ class Facts:
 
 # At least 0 exactly where the comparison of a with b holds: so many times a, so many times b, and a constant.
 _COMPARISONS = {"lt": (-1, 1, -1), "le": (-1, 1, 0), "gt": (1, -1, -1), "ge": (1, -1, 0)}
+# Of what is -inf they make a number, or take another operand's.
+_BOUNDED = ("exp", "exp2", "expm1", "decay", "coarse_decay", "maximum", "sign", "tanh", "erf")
 _NEVER_FLOAT = (DType.int32, DType.int64)
 
 
@@ -79,7 +96,8 @@ def of_expression(expr: Scalar, args: Sequence[KnownValue], facts: Facts) -> Kno
     An operand that a number makes irrelevant counts as finite: 0 x is 0, and -inf + x is -inf. A mask that excludes an
     operand this way does not let its NaN through (docs/guide/masks.md). What a mask has been added to stays excluded
     whatever is subtracted from it; from a `raw` -inf, x is subtracted as from any number: -inf - x is NaN where x is -inf.
-    A state that is subtracted from itself counts as finite too: the difference is 0.
+    A state that is subtracted from itself counts as finite too: the difference is 0. What is infinite where the mask is -inf,
+    a sum of the same tensor's numbers, is no operand that the mask excludes: 0 times it is not known.
     """
     match expr:
         case Arg(index):
@@ -89,9 +107,17 @@ def of_expression(expr: Scalar, args: Sequence[KnownValue], facts: Facts) -> Kno
         case Convert(dtype, inner):
             return _converted(of_expression(inner, args, facts), dtype)
         case Apply(op, operands):
-            return _applied(op, [of_expression(o, args, facts) for o in operands], facts)
+            values = [of_expression(o, args, facts) for o in operands]
+            found = _applied(op, values, facts)
+            return endless(values) if found is None and op not in _BOUNDED and row(op).result != "bool" else found
         case _:
             assert_never(expr)
+
+
+def endless(values: Sequence[KnownValue]) -> Endless | None:
+    """Returns what is known of a number made of such values: where it may be infinite."""
+    found = frozenset[str]().union(*(v.of for v in values if isinstance(v, Endless)))
+    return Endless(found) if found else None
 
 
 def _converted(value: KnownValue, dtype: DType) -> KnownValue:
@@ -131,7 +157,7 @@ def _applied(op: str, values: list[KnownValue], facts: Facts) -> KnownValue:
         case _:
             pass
     numbers = [v for v in values if isinstance(v, KnownNumber)]
-    return _computed(op, numbers) if len(numbers) == len(values) else _partly(op, values)
+    return _computed(op, numbers) if len(numbers) == len(values) else _partly(op, values, facts)
 
 
 def _compared(op: str, left: KnownValue, right: KnownValue, facts: Facts) -> KnownValue:
@@ -212,7 +238,7 @@ def _in_between(number: float) -> bool:
     return isinstance(number, bool) or (number != 0 and abs(number) < float("inf"))
 
 
-def _partly(op: str, values: list[KnownValue]) -> KnownValue:
+def _partly(op: str, values: list[KnownValue], facts: Facts) -> KnownValue:
     """Returns the result where one operand decides it alone; None where none does."""
     numbers = [v for v in values if isinstance(v, KnownNumber)]
     if len(values) == 1:
@@ -227,7 +253,7 @@ def _partly(op: str, values: list[KnownValue]) -> KnownValue:
         case "logical_and" | "logical_or" if number is not None:
             return other
         case "mul" if number == 0:
-            return KnownNumber(0.0)
+            return None if facts.reaches(other) else KnownNumber(0.0)
         case "add" | "sub" if number == float("-inf") and (op == "add" or (values[1] is other and not raw)):
             return KnownNumber(float("-inf"))
         case "maximum" if number == float("-inf") or (

@@ -23,7 +23,17 @@ from weft.block.program import (
     State,
 )
 from weft.block.walk import every, results
-from weft.masks.known import Facts, KnownNumber, KnownValue, KnownValues, Start, of_expression, renamed
+from weft.masks.known import (
+    Endless,
+    Facts,
+    KnownNumber,
+    KnownValue,
+    KnownValues,
+    Start,
+    endless,
+    of_expression,
+    renamed,
+)
 from weft.tensor.axes import Axis
 from weft.tensor.scalar import Apply, Arg
 
@@ -84,13 +94,22 @@ def _fed(state: State, body: KnownValues, components: KnownValues) -> dict[str, 
 def _of_map(node: Map, known: KnownValues, facts: Facts) -> dict[str, KnownValue]:
     body = values_of(node.body, values_inside(node, known), facts)
     finished: Mapping[str, KnownValue] = {}
+    if node.state is not None:
+        finished = _finished(node.state, body)
     if node.state is not None and node.state.resume is None:
         state = node.state
         start: dict[str, KnownValue] = {c.name: KnownNumber(c.init) for c in state.components}
         after = values_of(state.update, _fed(state, body, start), facts)
         same = all(after[o] == start[c.name] for o, c in zip(state.update.outputs, state.components, strict=True))
-        finished = values_of(state.finish, start if same else {}, facts)
+        finished = values_of(state.finish, start, facts) if same else finished
     return {o.outer: finished.get(o.inner) if isinstance(o, Final) else body[o.inner] for o in node.outputs}
+
+
+def _finished(state: State, body: KnownValues) -> dict[str, KnownValue]:
+    """Says what is known of what a loop leaves, whatever its state was: where it may be infinite."""
+    after = values_of(state.update, _fed(state, body, {}), Facts())
+    left = {c.name: after[o] for o, c in zip(state.update.outputs, state.components, strict=True)}
+    return values_of(state.finish, {n: v for n, v in left.items() if isinstance(v, Endless)}, Facts())
 
 
 def _of_operator(node: BlockNode, known: KnownValues, facts: Facts) -> KnownValue:
@@ -100,7 +119,9 @@ def _of_operator(node: BlockNode, known: KnownValues, facts: Facts) -> KnownValu
         case Dot():
             operands = (known[node.left], known[node.right])
             nothing = any(isinstance(v, KnownNumber) and v.value == 0 for v in operands)
-            return None if not nothing else KnownNumber(0.0) if node.acc is None else known[node.acc]
+            if not nothing or any(map(facts.reaches, operands)):
+                return endless([*operands, *([] if node.acc is None else [known[node.acc]])])
+            return KnownNumber(0.0) if node.acc is None else known[node.acc]
         case Collapse():
             return _collapsed(node.monoid, known[node.arg])
         case Index(_, axis):
@@ -119,6 +140,8 @@ def _collapsed(monoid: Monoid, value: KnownValue) -> KnownValue:
     """Reduces the elements of an item, of which there is at least one, that are all `value`."""
     match value:
         case KnownNumber(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
+            return value
+        case Endless() if monoid is not Monoid.max:
             return value
         case _:
             return None
