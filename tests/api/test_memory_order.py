@@ -207,3 +207,28 @@ def test_pytorchs_attention_lies_in_memory_as_its_queries_do():
             assert not program.fallbacks
             assert found.stride() == wanted.stride()
             torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["as trained", "of the batch"])
+def test_a_batch_norms_result_is_contiguous_or_has_its_channels_last(training: bool) -> None:
+    """PyTorch's fake tensors say that it lies as its argument."""
+    mean, scale = torch.randn(8), torch.rand(8) + 0.5
+    given = () if training else (mean, scale)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        running = given or (None, None)
+        return functional.batch_norm(x, *running, scale, mean, training=training).relu()
+
+    images = torch.randn(4, 8, 5, 6)
+    for x in (
+        torch.randn(4, 10, 8).transpose(1, 2),
+        torch.randn(8, 6).T,
+        images,
+        images.mT,
+        images.to(memory_format=LAST),
+        images.permute(0, 1, 3, 2),
+        torch.randn(2, 8, 4, 5, 3).transpose(2, 4),
+    ):
+        found, eager = weft.compile(norm, measure="never")(x), norm(x)
+        assert found.stride() == eager.stride()
+        torch.testing.assert_close(found, eager)

@@ -99,3 +99,17 @@ def test_a_norm_before_a_product_in_bfloat16_is_right():
     exact = norm(*(t.double() for t in inputs))
     assert weft.judge(program(*inputs), norm(*inputs), exact).ok
     assert not program.fallbacks
+
+
+def test_a_rounding_that_repeats_elements_stays():
+    """Pictures in 16 bits that are made larger: the store of each element for its neighbours is the rounding itself."""
+    x = torch.randn(2, 4, 6, 7, dtype=torch.bfloat16)
+    for factor in (2, 4):
+
+        def larger(x: torch.Tensor, factor: int = factor) -> torch.Tensor:
+            return torch.nn.functional.interpolate(x * 1.7, scale_factor=factor)
+
+        program = weft.optimize(larger, (x,))
+        assert program.kernels
+        assert "refuted" not in str(program.explain())
+        assert torch.equal(program(x), larger(x))

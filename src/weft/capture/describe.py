@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
@@ -67,6 +68,22 @@ def memory_format(fake: torch.Tensor) -> torch.memory_format | None:
     """Gives PyTorch's name for the order in which the elements of `fake` lie in memory; None where it has none."""
     formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return next((f for f in formats if fake.is_contiguous(memory_format=f)), None)
+
+
+_BATCH_NORMS = ("aten.batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_no_training")
+
+
+def as_eager_lies(func: Any, args: Sequence[Any], fake: Any) -> Any:
+    """Gives what a call gives, lying as eager's result does where PyTorch's fake tensors do not tell that.
+
+    A batch norm's result is contiguous, or has its channels last as its argument has; that of a fake lies as its argument.
+    """
+    if str(func.overloadpacket) not in _BATCH_NORMS:
+        return fake
+    kind = memory_format(args[0]) or torch.contiguous_format
+    if isinstance(fake, torch.Tensor):
+        return fake.clone(memory_format=kind)
+    return (fake[0].clone(memory_format=kind), *fake[1:])
 
 
 def packed(fake: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft.block.check import body_types, infer
 from weft.block.program import BlockNode, BlockProgram, BlockType, Graph, Map, Pointwise, Stacked, exports, sealed
 from weft.block.rename import fresh, rename_body, rename_values, values_of
-from weft.block.scope import Scope
+from weft.block.scope import Scope, Types
 from weft.block.walk import every, operands, with_nodes
 from weft.tensor.dtypes import DType
 from weft.tensor.passes import block_pass
@@ -44,7 +44,7 @@ def _rounded(graph: Graph, inputs: dict[str, BlockType], scope: Scope) -> Graph:
                 if found is not None and narrower and made.is_float and not inner.buffered:
                     maker = _making(node, output, inner, next(iter(found)))
                     rest = replace(graph, nodes=tuple(maker if n is node else n for n in graph.nodes))
-                    return _rounded(_without(rest, output.outer), inputs, scope)
+                    return _rounded(_without(rest, output.outer, types, scope), inputs, scope)
     nodes: list[BlockNode] = []
     for node in graph.nodes:
         if isinstance(node, Map):
@@ -95,22 +95,28 @@ def _making(node: Map, output: Stacked, kind: BlockType, dtype: DType) -> Map:
     return sealed(replace(node, body=body, outputs=outputs))
 
 
-def _without(graph: Graph, name: str) -> Graph:
-    """Return `graph` without the roundings of `name`, which is rounded already."""
-    gone = {n.name: name for n in graph.nodes if _is_rounding(n, name)}
+def _without(graph: Graph, name: str, types: Types, scope: Scope) -> Graph:
+    """Return `graph` without the roundings of `name`, which is rounded already; one that also repeats it along an axis stays."""
+    gone = _gone(graph, name, types)
     nodes: list[BlockNode] = []
     for node in graph.nodes:
         if isinstance(node, Map):
             for feed in node.inputs:
                 if feed.outer == name:
-                    node = _stripped(node, feed.inner)  # noqa: PLW2901
+                    node = _stripped(node, feed.inner, types, scope)  # noqa: PLW2901
             nodes.append(node)
         elif node.name not in gone:
             nodes.append(node)
     return rename_values(replace(graph, nodes=tuple(nodes)), gone)
 
 
-def _stripped(node: Map, inner: str) -> Map:
-    gone = {n.name: inner for n in node.body.nodes if _is_rounding(n, inner)}
-    body = _without(node.body, inner)
-    return sealed(rename_body(replace(node, body=body), gone))
+def _stripped(node: Map, inner: str, types: Types, scope: Scope) -> Map:
+    within = scope.inside(node)
+    own = infer(node.body, body_types(node, types), within)
+    body = _without(node.body, inner, own, within)
+    return sealed(rename_body(replace(node, body=body), _gone(node.body, inner, own)))
+
+
+def _gone(graph: Graph, name: str, types: Types) -> dict[str, str]:
+    """Map the roundings of `name` in `graph` that are nothing else to `name`."""
+    return {n.name: name for n in graph.nodes if _is_rounding(n, name) and types[n.name].dims == types[name].dims}
