@@ -124,12 +124,12 @@ def test_what_is_no_tensor_or_no_number_is_said_to_be_none() -> None:
     for other in ([[True]], None):
         with pytest.raises(ArgumentError, match="has no blocks"):
             block_mask(other)
-    with pytest.raises(ArgumentError, match="a block of"):
+    with pytest.raises(ArgumentError, match="is no size of a block"):
         block_mask(torch.ones(8, 8, dtype=torch.bool), (4, 4))
 
 
 def test_blocks_have_elements() -> None:
-    with pytest.raises(ArgumentError, match="a block of 0 rows has no elements"):
+    with pytest.raises(ArgumentError, match="0 is no size of a block"):
         weft.block_mask(torch.ones(4, 4, dtype=torch.bool), 0)
 
 
@@ -216,3 +216,19 @@ def test_a_mask_that_a_module_holds_may_change_in_place_and_be_replaced() -> Non
         assert weft.judge(*(torch.nan_to_num(each) for each in (found, eager, exact))).ok
     after = weft.stats()
     assert (after.binaries_emitted, after.compiles) == (before.binaries_emitted, before.compiles)
+
+
+def test_a_dense_mask_that_is_made_inside_is_kernels_alone() -> None:
+    blocks = create_block_mask(lambda b, h, i, j: (i - j).abs() < 40, None, None, 300, 300, device="cpu")
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = weft.dense_mask(blocks)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    given = tuple(torch.randn(1, 2, 300, 16) for _ in range(3))
+    before = weft.stats()
+    found = weft.compile(attention, measure="never")(*given)
+    after = weft.stats()
+    assert after.kernels > before.kernels
+    assert after.fallbacks == before.fallbacks
+    assert weft.judge(found, attention(*given), attention(*(t.double() for t in given))).ok

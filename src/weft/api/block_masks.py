@@ -47,9 +47,9 @@ def block_mask(mask: torch.Tensor, block_size: int = 128) -> Any:
 
 
 def _demand_size(block_size: object) -> None:
-    if not isinstance(block_size, int) or block_size < 1:
+    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
         raise ArgumentError(
-            f"a block of {block_size} rows has no elements, or is none", todo="give one number of at least 1"
+            f"{block_size!r} is no size of a block", todo="give one integer of at least 1, for rows and columns alike"
         )
 
 
@@ -88,13 +88,10 @@ def dense_mask(mask: Any) -> torch.Tensor:
     # Some rows of blocks of a mask, as `mask[:, :, blocks]` gives them, have the lengths of the whole.
     rows, columns = min(known.seq_lengths[0], listed * known.BLOCK_SIZE[0]), known.seq_lengths[1]
     said = flex.create_mask(known.mask_mod, batch, heads, rows, columns, device=known.kv_indices.device)
-    full = torch.zeros_like(said)
-    if known.full_kv_num_blocks is not None:
-        alone = flex.BlockMask.from_kv_blocks(
-            known.full_kv_num_blocks, known.full_kv_indices, BLOCK_SIZE=known.BLOCK_SIZE, compute_q_blocks=False
-        )
-        full = _elements(alone, rows, columns)
-    return _elements(known, rows, columns) & (said | full)
+    found = _elements(known.kv_num_blocks, known.kv_indices, known.BLOCK_SIZE)[..., :rows, :columns] & said
+    if known.full_kv_num_blocks is None:
+        return found
+    return found | _elements(known.full_kv_num_blocks, known.full_kv_indices, known.BLOCK_SIZE)[..., :rows, :columns]
 
 
 def _flex() -> Any:
@@ -120,8 +117,14 @@ def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def _elements(mask: Any, rows: int, columns: int) -> torch.Tensor:
-    """Spread the blocks of a `BlockMask` over the elements of a matrix."""
-    high, wide = mask.BLOCK_SIZE
-    blocks: torch.Tensor = mask.to_dense() != 0
-    return blocks.repeat_interleave(high, -2).repeat_interleave(wide, -1)[..., :rows, :columns]
+def _elements(counts: torch.Tensor, listed: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Spread listed blocks, so many in each row of blocks, over the elements of a matrix.
+
+    `BlockMask.to_dense` says which they are in operations of which some stay PyTorch's calls where this is compiled.
+    """
+    count = listed.shape[-1]
+    # What a list has no number for goes into a column more.
+    last = torch.where(torch.arange(count, device=listed.device) < counts.unsqueeze(-1), listed, count).long()
+    blocks = torch.zeros(*listed.shape[:-1], count + 1, dtype=torch.bool, device=listed.device)
+    blocks = blocks.scatter(-1, last, value=True)[..., :count]
+    return blocks.repeat_interleave(size[0], -2).repeat_interleave(size[1], -1)
