@@ -142,6 +142,21 @@ def test_a_zero_has_either_sign():
     )
 
 
+@pytest.mark.parametrize(("size", "is_right"), [(1e-30, True), (1e-3, False)])
+def test_a_sum_whose_terms_all_vanish_is_a_zero_of_either_sign(size, is_right):
+    """The last product decides the sign of the zero, and so that of its reciprocal; of products that do not vanish it is told."""
+    m, n = programs.axes("m", "n")
+    squares = Elementwise("s", (m, n), F32, apply("mul", Arg(0), Arg(1)), (Use("x", (m, n)), Use("y", (m, n))))
+    nodes = (
+        squares,
+        Reduction("t", (m,), F32, Monoid.sum, Use("s", (m, n)), (n,)),
+        Elementwise("u", (m,), F32, apply("div", Lit(1.0), Arg(0)), (Use("t", (m,)),)),
+    )
+    program = TensorProgram((programs.tensor("x", m, n), programs.tensor("y", m, n)), nodes, ("u",))
+    found = one_case(program, lambda v: np.full_like(v, size), lambda case: (np.full_like(case.exact[0], -np.inf),))
+    assert (found is None) is is_right
+
+
 def test_rounding_decides_also_where_a_mask_excludes_operands():
     """The weights of what is left: (x + 1e8) - 1e8 is a multiple of 8 in fp32. The operands that are excluded are infinite."""
     m, n, d = programs.axes("m", "n", "d")

@@ -291,7 +291,10 @@ class RandomlyRoundedDomain(_TypedDomain):
             equal = np.abs(terms * squares - of_all * of_all) <= 1e-9 * of_all * of_all  # Cauchy and Schwarz
             steps = np.where(equal, min(terms / 2, self._alike), math.sqrt(terms))
             off = 0.5 * self._times * self._of.eps * steps * of_all * self._parts(found)
-            return self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
+            made = self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
+        # Terms that vanish one by one leave a zero of the last one's sign, and their order is nobody's promise.
+        vanished = (made == 0) & (of_all > 0)
+        return np.where(vanished, self._zeros(made), made) if vanished.any() else made
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:
         """Converts, off by what the type rounds. What becomes of numbers that an integer type has not, is not promised: with one
