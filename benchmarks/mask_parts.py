@@ -97,9 +97,11 @@ def _bounds(q: Tensor, mask: Tensor, share: float) -> Row:
 def plotted(rows: list[Row], path: Path) -> bool:
     """Draw times against density, if matplotlib is installed; tells whether it is."""
     try:
+        import matplotlib as mpl
         from matplotlib import pyplot
     except ImportError:
         return False
+    mpl.rcParams.update({"svg.hashsalt": "weft", "svg.fonttype": "none", "font.size": 8, "font.family": "sans-serif"})
     figure, axes = pyplot.subplots()
     density = [row["density"] for row in rows]
     for name in rows[0]["us"]:
@@ -107,9 +109,10 @@ def plotted(rows: list[Row], path: Path) -> bool:
     axes.plot(density, [row["floor us"] for row in rows], linestyle="--", label="floor")
     if "in turn us" in rows[0]:
         axes.plot(density, [row["in turn us"] for row in rows], linestyle=":", label="units in turn")
-    axes.set(xlabel="share of blocks that count", ylabel="microseconds", yscale="log")
+    axes.set(xlabel="share of blocks that count", ylabel="microseconds", xscale="log", yscale="log")
     axes.legend()
-    figure.savefig(path)
+    metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata)
     return True
 
 

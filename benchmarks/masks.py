@@ -1,6 +1,7 @@
 """Attention with masks that are tensors, beside FlexAttention and PyTorch's own attention with the mask.
 
     PYTHONPATH=src python benchmarks/masks.py [--quick] [--parts PART ...] [--seconds S] [--json FILE] [--plot FILE]
+    PYTHONPATH=src python benchmarks/masks.py --of FILE --plot FILE
 
 Patterns are the four of STOF's tables (a window, a dilated window, Longformer's and BigBird's, with windows and global rows
 of the square root of the length, and BigBird's random blocks 32 wide at 10 %), and one of random elements, none of whose blocks
@@ -11,8 +12,9 @@ beforehand, and its time does not count. All are replayed as CUDA graphs, in tur
 several times in a graph: `mask_timing.replayed`); medians of 15 in microseconds. Errors are the largest beside fp64, over two
 heads. The table comes last; exits with 1 where a row failed.
 
-Other parts (`mask_parts.py`): time by density beside the floor of bytes and operations, what finding out empty blocks takes by
-itself, the bytes that the cost model counts for masked means and logsumexp, and the regret of what a quick search picks. Where
+Other parts (`mask_parts.py`): time by density beside the floor of bytes and operations (`--plot` draws it, with `--of` that of an
+earlier run), what finding out empty blocks takes by itself, the bytes that the cost model counts for masked means and logsumexp,
+and the regret of what a quick search picks. Where
 there is no GPU the parts run on the CPU, at small sizes, in fp32, without FlexAttention; regret is left out. `--parts window` is of
 a CPU: attention in a window of 64 of 4,096, as a tensor and by indices, beside eager, Inductor and SDPA with the mask.
 """
@@ -141,7 +143,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="where to draw time against density")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after so many no row is begun")
     parser.add_argument("--parts", nargs="+", choices=("patterns", *PARTS), default=("patterns", *PARTS))
+    parser.add_argument("--of", type=Path, help="draw the plot of this run's results, and measure nothing")
     given = parser.parse_args()
+    if given.of is not None:
+        sys.exit(not plotted(json.loads(given.of.read_text(encoding="utf-8"))["density"], given.plot))
     end = time.monotonic() + given.seconds
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     about = {"setting": asdict(setting()), "device": name}
