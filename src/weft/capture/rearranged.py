@@ -1,14 +1,17 @@
-"""Calls that put elements elsewhere or compare them, recorded as the views and sums that they consist of."""
+"""Calls that put elements elsewhere, compare them or count with them, recorded as the views and sums that they consist of."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.capture.sizes import symbolic
 
+_WIDE = (torch.float32, torch.float64)
 _FEW = 64
 """Elements are compared with so many others one by one; with more, PyTorch sorts."""
 
@@ -81,15 +84,73 @@ def _heaviside(tensor: torch.Tensor, at_zero: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor == 0, at_zero, (tensor > 0).to(tensor.dtype))
 
 
+def _diag_embed(tensor: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
+    """Puts the last dimension on a diagonal of matrices that are 0 elsewhere, [.., n, n] before these are moved."""
+    count = tensor.shape[-1] + abs(offset)
+    place = torch.arange(count, device=tensor.device)
+    columns = torch.nn.functional.pad(tensor, (max(offset, 0), max(-offset, 0))).unsqueeze(-2)
+    made = columns.expand(*tensor.shape[:-1], count, count).masked_fill(place - place.unsqueeze(-1) != offset, 0)
+    return made.movedim((-2, -1), (dim1, dim2))
+
+
+def _diag(tensor: torch.Tensor, diagonal: int = 0) -> Any:
+    return _diag_embed(tensor, diagonal) if tensor.ndim == 1 else NotImplemented
+
+
+def _take(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    aten: Any = torch.ops.aten
+    return aten.index.Tensor(tensor.reshape(-1), [index])  # `tensor[index]` is a view where the index has no dimensions
+
+
+def _times(factor: float) -> Callable[[torch.Tensor], Any]:
+    def times(tensor: torch.Tensor) -> Any:
+        return tensor * factor if tensor.is_floating_point() else NotImplemented
+
+    return times
+
+
+def _sinc(tensor: torch.Tensor) -> Any:
+    """Divides the sine by what it is of; types of 16 bits PyTorch computes in more than they hold."""
+    if tensor.dtype not in _WIDE:
+        return NotImplemented
+    angle = tensor * math.pi
+    return torch.where(tensor == 0, 1.0, torch.sin(angle) / angle)
+
+
+def _linspace(start: Any, end: Any, steps: int, **kind: Any) -> Any:
+    """Counts from both ends to the middle, as PyTorch does, in the type of the result."""
+    dtype = kind.get("dtype") or torch.get_default_dtype()
+    if (
+        dtype not in _WIDE
+        or symbolic(steps)
+        or steps < 2
+        or not all(type(each) in (int, float) for each in (start, end))
+    ):
+        return NotImplemented
+    carried = np.float32 if dtype is torch.float32 else np.float64
+    first, last = carried(start), carried(end)
+    step = float((last - first) / carried(steps - 1))
+    place = torch.arange(steps, device=kind.get("device"))
+    behind = steps - 1 - place
+    return torch.where(place < steps // 2, float(first) + step * place.to(dtype), float(last) - step * behind.to(dtype))
+
+
 REARRANGED: dict[str, Callable[..., Any]] = {
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.channel_shuffle.default": _channel_shuffle,
+    "aten.deg2rad.default": _times(math.pi / 180),
+    "aten.diag.default": _diag,
+    "aten.diag_embed.default": _diag_embed,
     "aten.heaviside.default": _heaviside,
     "aten.isin.Tensor_Tensor": _isin,
     "aten.linalg_cross.default": _cross,
+    "aten.linspace.default": _linspace,
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.pixel_unshuffle.default": _pixel_unshuffle,
+    "aten.rad2deg.default": _times(180 / math.pi),
     "aten.rot90.default": _rot90,
+    "aten.sinc.default": _sinc,
+    "aten.take.default": _take,
     "aten.trace.default": _trace,
 }
 """By overload; NotImplemented leaves the call whole."""
