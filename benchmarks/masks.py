@@ -146,7 +146,10 @@ def main() -> None:
     parser.add_argument("--of", type=Path, help="draw the plot of this run's results, and measure nothing")
     given = parser.parse_args()
     if given.of is not None:
-        sys.exit(not plotted(json.loads(given.of.read_text(encoding="utf-8"))["density"], given.plot))
+        rows = json.loads(given.of.read_text(encoding="utf-8")).get("density")
+        if given.plot is None or not rows:
+            parser.error("--of takes a file of --parts density, and --plot says where to draw it")
+        sys.exit(None if plotted(rows, given.plot) else "matplotlib is not installed")
     end = time.monotonic() + given.seconds
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     about = {"setting": asdict(setting()), "device": name}

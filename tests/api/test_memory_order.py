@@ -228,6 +228,8 @@ def test_a_batch_norms_result_is_contiguous_or_has_its_channels_last(training: b
         images.to(memory_format=LAST),
         images.permute(0, 1, 3, 2),
         torch.randn(2, 8, 4, 5, 3).transpose(2, 4),
+        torch.randn(4, 16, 5, 6).to(memory_format=LAST)[:, :8],
+        torch.randn(4, 8, 9, 6).to(memory_format=LAST)[:, :, ::2],
     ):
         found, eager = weft.compile(norm, measure="never")(x), norm(x)
         assert found.stride() == eager.stride()

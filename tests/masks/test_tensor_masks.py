@@ -379,6 +379,7 @@ def test_what_is_as_infinite_as_the_mask_is_not_left_out(f: Callable[..., Tensor
     program = weft.optimize(f, (x,))
     assert program.kernels
     assert not program.fallbacks
+    assert not guarded(program)
     masked = x.clone()
     masked[:, 3:40] = -INF
     for given in (x, masked):

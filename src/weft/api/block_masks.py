@@ -120,7 +120,7 @@ def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _elements(counts: torch.Tensor, listed: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """Spread listed blocks, so many in each row of blocks, over the elements of a matrix.
 
-    `BlockMask.to_dense` says which they are in operations of which some stay PyTorch's calls where this is compiled.
+    `BlockMask.to_dense` gives the same blocks, and some of its operations stay PyTorch's calls where this is compiled.
     """
     count = listed.shape[-1]
     # What a list has no number for goes into a column more.

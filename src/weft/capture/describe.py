@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format  # no public name
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # no public name
 
 from weft.capture.recording import Call, Recording, Slot
@@ -70,17 +71,23 @@ def memory_format(fake: torch.Tensor) -> torch.memory_format | None:
     return next((f for f in formats if fake.is_contiguous(memory_format=f)), None)
 
 
-_BATCH_NORMS = ("aten.batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_no_training")
+_BATCH_NORMS = (
+    "aten.batch_norm",
+    "aten.native_batch_norm",
+    "aten._native_batch_norm_legit",
+    "aten._native_batch_norm_legit_no_training",
+)
 
 
-def as_eager_lies(func: Any, args: Sequence[Any], fake: Any) -> Any:
-    """Gives what a call gives, lying as eager's result does where PyTorch's fake tensors do not tell that.
+def laid_out_as_eager(func: Any, args: Sequence[Any], fake: Any) -> Any:
+    """Gives a call's fake results as eager's lie in memory, where PyTorch's fakes lie otherwise.
 
-    A batch norm's result is contiguous, or has its channels last as its argument has; that of a fake lies as its argument.
+    A batch norm's result is contiguous, or has its channels last where the argument's strides say so; that of a fake lies as
+    its argument.
     """
     if str(func.overloadpacket) not in _BATCH_NORMS:
         return fake
-    kind = memory_format(args[0]) or torch.contiguous_format
+    kind = suggest_memory_format(args[0])
     if isinstance(fake, torch.Tensor):
         return fake.clone(memory_format=kind)
     return (fake[0].clone(memory_format=kind), *fake[1:])

@@ -110,7 +110,7 @@ def _times(factor: float) -> Callable[[torch.Tensor], Any]:
 
 
 def _sinc(tensor: torch.Tensor) -> Any:
-    """Divides the sine by what it is of; types of 16 bits PyTorch computes in more than they hold."""
+    """Divides the sine of pi x by pi x; types of 16 bits PyTorch computes in more than they hold."""
     if tensor.dtype not in _WIDE:
         return NotImplemented
     angle = tensor * math.pi
@@ -128,8 +128,9 @@ def _linspace(start: Any, end: Any, steps: int, **kind: Any) -> Any:
     ):
         return NotImplemented
     carried = np.float32 if dtype is torch.float32 else np.float64
-    first, last = carried(start), carried(end)
-    step = float((last - first) / carried(steps - 1))
+    with np.errstate(all="ignore"):
+        first, last = carried(start), carried(end)
+        step = float((last - first) / carried(steps - 1))
     place = torch.arange(steps, device=kind.get("device"))
     behind = steps - 1 - place
     return torch.where(place < steps // 2, float(first) + step * place.to(dtype), float(last) - step * behind.to(dtype))

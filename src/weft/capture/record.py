@@ -34,7 +34,7 @@ from weft.capture.calls import (
 )
 from weft.capture.captured import inverse
 from weft.capture.contents import Silent, silent, with_sources
-from weft.capture.describe import as_eager_lies, memory_format, memory_order
+from weft.capture.describe import laid_out_as_eager, memory_format, memory_order
 from weft.capture.inplace import InPlaceCalls
 from weft.capture.memory import BY_STRIDE, Piece, storage_of
 from weft.capture.nested import calls_nested_graph, every_node
@@ -277,7 +277,7 @@ class _Recorder(TorchDispatchMode):
             with self:
                 made = parts(*args, **kwargs)
             if made is not NotImplemented:
-                made = self._as_whole(made, as_eager_lies(func, args, self.tape.on_fakes(func, args, kwargs)), args)
+                made = self._as_whole(made, laid_out_as_eager(func, args, self.tape.on_fakes(func, args, kwargs)), args)
         except Exception:  # noqa: BLE001 - what its parts need may not be known: the call itself may run all the same
             made = NotImplemented
         if made is not NotImplemented and self._worth(self.tape.calls[undo.calls :], own=str(func) in PARTS):

@@ -292,8 +292,9 @@ class RandomlyRoundedDomain(_TypedDomain):
             steps = np.where(equal, min(terms / 2, self._alike), math.sqrt(terms))
             off = 0.5 * self._times * self._of.eps * steps * of_all * self._parts(found)
             made = self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
-        # Terms that vanish one by one leave a zero of the last one's sign, and their order is nobody's promise.
-        vanished = (made == 0) & (of_all > 0)
+        # Terms of both signs that vanish one by one leave a zero of the last one's sign where they are multiplied and added at
+        # once, and their order is nobody's promise.
+        vanished = (made == 0) & (of_all > np.abs(found))
         return np.where(vanished, self._zeros(made), made) if vanished.any() else made
 
     def convert(self, v: Array, dtype: DType, semantic: bool) -> Array:

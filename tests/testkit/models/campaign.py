@@ -54,11 +54,14 @@ def outcome_of(run: Callable[[], Outcome]) -> Outcome:
         return Outcome([f"{type(error).__name__}: {str(error)[:300]}"])
 
 
-def kept(file: Path | None) -> dict[str, Outcome]:
-    """Read what an earlier run wrote; nothing where there is no file."""
+def kept(file: Path | None, lengths: Sequence[int]) -> dict[str, Outcome]:
+    """Read what an earlier run of these lengths wrote; nothing where there is no file. SystemExit where it had others."""
     if file is None or not file.exists():
         return {}
-    return {name: Outcome(**each) for name, each in json.loads(file.read_text())["cases"].items()}
+    written = json.loads(file.read_text())
+    if written.get("lengths") != list(lengths):
+        sys.exit(f"{file} has other lengths: {written.get('lengths')}")
+    return {name: Outcome(**each) for name, each in written["cases"].items()}
 
 
 def numbers(outcome: Outcome) -> list[str]:
@@ -78,7 +81,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="written after each case")
     parser.add_argument("--resume", action="store_true", help="keep what the file has, and run what it lacks")
     given = parser.parse_args()
-    found = kept(given.json) if given.resume else {}
+    found = kept(given.json, given.lengths) if given.resume else {}
     names = given.names or [*(BASE if given.base else MODELS)]
     for name, run in cases(names, given.target, given.device, given.lengths):
         if not set(given.only) <= set(name.replace(",", "").split()) or name in found:

@@ -81,12 +81,13 @@ class _Centring(Draft):
 
     Attributes:
         changed: whether it has met a mean.
-        placed: the elements that were appended for the row at hand, by their value and index: a joint reads its index many times.
+        placed: the elements that were appended for the row at hand, by their value and index, None where there is none: a joint
+            reads its index many times.
     """
 
     changed: bool = False
-    placed: dict[tuple[str, tuple[Axis | None, ...]], Use] = field(
-        default_factory=dict[tuple[str, tuple["Axis | None", ...]], Use]
+    placed: dict[tuple[str, tuple[Axis | None, ...]], Use | None] = field(
+        default_factory=dict[tuple[str, tuple["Axis | None", ...]], "Use | None"]
     )
 
     def add(self, node: Node) -> None:
@@ -180,14 +181,19 @@ class _Centring(Draft):
         kept = tuple(a for a in index if a is not None)
         if len(kept) == len(index):
             return Use(value, kept)
-        if (value, tuple(index)) in self.placed:
-            return self.placed[value, tuple(index)]
+        key = value, tuple(index)
+        if key not in self.placed:
+            self.placed[key] = self.element(node, index)
+        return self.placed[key]
+
+    def element(self, node: Node, index: Sequence[Axis | None]) -> Use | None:
+        """Appends the nodes for elements of `node` that nothing stands for yet; arguments as those of `place`."""
         bound = dict(zip(node.axes, index, strict=True))
-        kept = tuple(dict.fromkeys(kept))
+        kept = tuple(dict.fromkeys(a for a in index if a is not None))
         match node:
             case Input():
                 places = tuple(Affine() if a is None else Affine.of(a) for a in index)
-                made: Node = Reindex(self.fresh(node.name), kept, node.dtype, value, places)
+                made: Node = Reindex(self.fresh(node.name), kept, node.dtype, node.name, places)
             case Reindex() if isinstance(self.values[node.source], Input):
                 made = replace(
                     node, name=self.fresh(node.name), axes=kept, index=tuple(_at(i, bound) for i in node.index)
@@ -200,11 +206,12 @@ class _Centring(Draft):
                     return None
                 made = replace(looked, name=self.fresh(node.name), axes=kept)
             case Elementwise():
-                args = [self.place(u.value, [bound[a] for a in u.axes]) for u in node.args]
-                if any(use is None for use in args):
-                    return None
-                known = tuple(use for use in args if use is not None)
-                made = replace(node, name=self.fresh(node.name), axes=kept, args=known)
+                args: list[Use] = []
+                for each in node.args:
+                    if (use := self.place(each.value, [bound[a] for a in each.axes])) is None:
+                        return None
+                    args.append(use)
+                made = replace(node, name=self.fresh(node.name), axes=kept, args=tuple(args))
             case Cast():
                 arg = self.place(node.arg.value, [bound[a] for a in node.arg.axes])
                 if arg is None:
@@ -212,8 +219,7 @@ class _Centring(Draft):
                 made = replace(node, name=self.fresh(node.name), axes=kept, arg=arg)
             case _:
                 return None
-        found = self.placed[value, tuple(index)] = self.append(made)
-        return found
+        return self.append(made)
 
     def looked(self, node: Lookup, bound: Mapping[Axis, Axis | None]) -> Lookup | None:
         """Appends the nodes that `node` reads and finds elements by; its axes are bound as in `place`."""
