@@ -367,11 +367,21 @@ def weighed_by_norms(x: Tensor) -> Tensor:
     return torch.relu(x) @ x.norm(dim=0)
 
 
+def by_sums_of_others(x: Tensor) -> Tensor:
+    return torch.exp(x) @ torch.exp(-x).sum(0)
+
+
+def by_the_greater_sum(x: Tensor) -> Tensor:
+    return torch.exp(x) @ torch.maximum(x.sum(0), x.sum(0) * 2)
+
+
 def softmax_of_its_own(x: Tensor) -> Tensor:
     return torch.softmax(x, -1) @ x.mT
 
 
-@pytest.mark.parametrize("f", [exponentials_by_sums, weighed_by_norms, softmax_of_its_own])
+@pytest.mark.parametrize(
+    "f", [exponentials_by_sums, weighed_by_norms, by_sums_of_others, by_the_greater_sum, softmax_of_its_own]
+)
 def test_what_is_as_infinite_as_the_mask_is_not_left_out(f: Callable[..., Tensor]) -> None:
     """0 times a sum of the same tensor's numbers is NaN where these are -inf, and is so in eager."""
     torch.manual_seed(0)

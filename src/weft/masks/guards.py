@@ -84,7 +84,7 @@ def _excluded(node: Map, known: KnownValues) -> frozenset[str]:
     """Return the tensors whose elements are -inf where the guard of `node` says so; none of a mask of bools."""
     assert node.guard is not None
     here = values.values_inside(node, known).get(node.guard.value)
-    return here.of if isinstance(here, Endless) and node.guard.idle == -inf else frozenset()
+    return here.all if isinstance(here, Endless) and node.guard.idle == -inf else frozenset()
 
 
 def _candidates(node: Map, of: Types) -> Iterator[Map]:

@@ -45,9 +45,20 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """A number of which nothing is known but that it is infinite, or none, where elements of the tensors `of` are -inf."""
+    """A number of which nothing is known but where it may be infinite, or none.
 
-    of: frozenset[str]
+    Attributes:
+        low: tensors of which elements that are -inf make it -inf, and nothing else.
+        of: tensors of which elements that are -inf make it any infinity, or none.
+    """
+
+    low: frozenset[str]
+    of: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Return all of these tensors."""
+        return self.low | self.of
 
 
 KnownValue: TypeAlias = KnownNumber | Linear | Distance | Start | Endless | None
@@ -67,7 +78,7 @@ class Facts:
 
     def reaches(self, value: KnownValue) -> bool:
         """Tells whether a value may be infinite because of what is excluded."""
-        return isinstance(value, Endless) and not value.of.isdisjoint(self.excluded)
+        return isinstance(value, Endless) and not value.all.isdisjoint(self.excluded)
 
     def decide(self, linear: Linear) -> bool | None:
         """Tells whether `linear` is at least 0; None where that is not the same everywhere."""
@@ -85,8 +96,6 @@ class Facts:
 
 # At least 0 exactly where the comparison of a with b holds: so many times a, so many times b, and a constant.
 _COMPARISONS = {"lt": (-1, 1, -1), "le": (-1, 1, 0), "gt": (1, -1, -1), "ge": (1, -1, 0)}
-# Of what is -inf they make a number, or take another operand's.
-_BOUNDED = ("exp", "exp2", "expm1", "decay", "coarse_decay", "maximum", "sign", "tanh", "erf")
 _NEVER_FLOAT = (DType.int32, DType.int64)
 
 
@@ -109,15 +118,51 @@ def of_expression(expr: Scalar, args: Sequence[KnownValue], facts: Facts) -> Kno
         case Apply(op, operands):
             values = [of_expression(o, args, facts) for o in operands]
             found = _applied(op, values, facts)
-            return endless(values) if found is None and op not in _BOUNDED and row(op).result != "bool" else found
+            return _endless(op, values) if found is None and row(op).result != "bool" else found
         case _:
             assert_never(expr)
 
 
+def _endless(op: str, values: Sequence[KnownValue]) -> Endless | None:
+    """Returns where the result of an operation on such values may be infinite."""
+    match op:
+        case "tanh" | "erf" | "sign":
+            return None
+        case "exp" | "exp2" | "expm1" | "decay" | "coarse_decay":
+            return bounded(values)
+        case "maximum":
+            return summed(values) if all(isinstance(v, Endless) for v in values) else bounded(values)
+        case "add" | "minimum":
+            return summed(values)
+        case "where":
+            return summed(values[1:])
+        case "sub":
+            return summed([values[0], endless(values[1:])])
+        case "mul" | "div" if any(isinstance(v, KnownNumber) and v.value > 0 for v in values[1:]):
+            return summed(values[:1])
+        case "mul" if isinstance(values[0], KnownNumber) and values[0].value > 0:
+            return summed(values[1:])
+        case _:
+            return endless(values)
+
+
+def summed(values: Sequence[KnownValue]) -> Endless | None:
+    """Returns where a sum of such values may be infinite: -inf where that is all that they may be."""
+    parts = [v for v in values if isinstance(v, Endless)]
+    of, low = (frozenset[str]().union(*sets) for sets in ([p.of for p in parts], [p.low for p in parts]))
+    return Endless(low - of, of) if parts else None
+
+
+def bounded(values: Sequence[KnownValue]) -> Endless | None:
+    """Returns where a number may be infinite that is none where all of such values are -inf."""
+    found = summed(values)
+    return Endless(frozenset(), found.of) if found is not None and found.of else None
+
+
 def endless(values: Sequence[KnownValue]) -> Endless | None:
-    """Returns what is known of a number made of such values: where it may be infinite."""
-    found = frozenset[str]().union(*(v.of for v in values if isinstance(v, Endless)))
-    return Endless(found) if found else None
+    """Returns where any number that is made of such values may be infinite."""
+    found = summed(values)
+    return None if found is None else Endless(frozenset(), found.all)
 
 
 def _converted(value: KnownValue, dtype: DType) -> KnownValue:

@@ -30,6 +30,7 @@ from weft.masks.known import (
     KnownValue,
     KnownValues,
     Start,
+    bounded,
     endless,
     of_expression,
     renamed,
@@ -141,8 +142,10 @@ def _collapsed(monoid: Monoid, value: KnownValue) -> KnownValue:
     match value:
         case KnownNumber(number) if monoid in (Monoid.max, Monoid.min) or number == monoid.identity:
             return value
-        case Endless() if monoid is not Monoid.max:
-            return value
+        case Endless() if monoid is Monoid.max:
+            return bounded([value])
+        case Endless():
+            return value if monoid is not Monoid.prod else endless([value])
         case _:
             return None
 
