@@ -122,7 +122,11 @@ class Fp64Domain:
         """Multiplies with np.matmul, small matrices in one thread; bools count as 0 and 1."""
         left, right = (v.astype(np.int64) if v.dtype == np.bool_ else v for v in (left, right))
         with np.errstate(all="ignore"):
-            return contract_arrays(matmul_in_parts, left, left_axes, right, right_axes, out_axes)
+            return contract_arrays(self._matrices, left, left_axes, right, right_axes, out_axes)
+
+    def _matrices(self, left: Array, right: Array) -> Array:
+        """Multiplies matrices, [batch, m, k] and [batch, k, n]."""
+        return matmul_in_parts(left, right)
 
     def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
         """Reduces with numpy; NaN propagates through all four."""
