@@ -17,34 +17,48 @@ V = TypeVar("V")
 
 _STRUCTURED = 0.8
 """Of so many draws: in the others no more of a mask's elements are idle than are by chance."""
+_FEW = (1, 2, 4)
+"""Integers of masks are so many different ones in a draw: the fewer, the oftener two inputs agree all over a block."""
 
 
-def masks_of(applied: BlockProgram) -> Mapping[str, float | bool]:
+def masks_of(applied: BlockProgram) -> Mapping[str, float | bool | None]:
     """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are.
 
-    Where several decide it together, it is what masks usually have.
+    Where several decide it together, it is what masks usually have. Of integers, such as numbers of documents, none is idle by
+    itself; where one of them is asked, all are of masks: those of rows are loaded outside of the loop.
     """
     kinds = {name: kind.dtype for name, kind in applied.inputs}
-    usual = {name: -inf if dtype.is_float else False for name, dtype in kinds.items() if dtype.kind != "int"}
+    usual = {name: None if dtype.kind == "int" else -inf if dtype.is_float else False for name, dtype in kinds.items()}
     found = {name: idle for asked in questions(applied) for name, idle in asked.inputs.items()}
-    return {name: usual[name] if idle is None else idle for name, idle in found.items() if name in usual}
+    integers = {name for name, dtype in kinds.items() if dtype.kind == "int"}
+    of_masks = found.keys() | (integers if integers & found.keys() else set[str]())
+    return {name: usual[name] if found.get(name) is None else found[name] for name in sorted(of_masks)}
 
 
 def with_idle_blocks(
-    values: Mapping[str, V], masks: Mapping[str, float | bool], domain: Domain[V], rng: np.random.Generator
+    values: Mapping[str, V], masks: Mapping[str, float | bool | None], domain: Domain[V], rng: np.random.Generator
 ) -> dict[str, V]:
-    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others leave nothing out."""
+    """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others leave nothing out.
+
+    Integers are alike in a block, and of few numbers: random ones are hardly ever equal all over a block of two inputs. All other
+    numbers come to them by `with_numbers`.
+    """
     found = dict(values)
+    few = int(rng.choice(_FEW))
     for name, idle in masks.items():
         shape = domain.shape(found[name])
-        if rng.uniform() > _STRUCTURED or 0 in shape:
+        if 0 in shape or (idle is not None and rng.uniform() > _STRUCTURED):
             continue
-        dtype = DType.bool if isinstance(idle, bool) else DType.float64
-        numbers = [domain.full((), idle, dtype)]
-        numbers.append(domain.full((), not idle if isinstance(idle, bool) else 0.0, dtype))
-        share, full = float(rng.choice((0.1, 0.5, 0.8))), float(rng.choice((0.3, 0.9)))
-        chosen = _in_blocks(shape, rng, [share, (1 - share) * full, (1 - share) * (1 - full)])
-        found[name] = domain.lift(_put(chosen), found[name], *numbers)
+        if idle is None:
+            numbers = [domain.full((), number, DType.int64) for number in range(few)]
+            shares = [1 / few] * few
+        else:
+            dtype = DType.bool if isinstance(idle, bool) else DType.float64
+            numbers = [domain.full((), idle, dtype)]
+            numbers.append(domain.full((), not idle if isinstance(idle, bool) else 0.0, dtype))
+            share, full = float(rng.choice((0.1, 0.5, 0.8))), float(rng.choice((0.3, 0.9)))
+            shares = [share, (1 - share) * full, (1 - share) * (1 - full)]
+        found[name] = domain.lift(_put(_in_blocks(shape, rng, shares)), found[name], *numbers)
     return found
 
 
