@@ -164,7 +164,7 @@ def test_writes_that_nobody_sees_become_values(weft):
 def test_write_into_another_element_type_is_a_cast(weft):
     def function(x):
         y = (x * 2).to(torch.bfloat16)
-        y.hypot_(x)
+        y.copysign_(x)
         return y
 
     weft.run(function, torch.randn(4, 6))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import numpy as np
@@ -11,15 +12,23 @@ import torch
 
 from weft.capture.arguments import Arguments
 from weft.capture.numbers import computed
-from weft.errors import UnsupportedError
+from weft.errors import Location, UnsupportedError
 from weft.tensor.builder import Builder, Ref, promote
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import rounded
 from weft.tensor.optable import MASK_ATEN, DerivedRow, Row, derived, primitive, row
-from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, apply
+from weft.tensor.scalar import Apply, Arg, Convert, Lit, Scalar, applied, apply, operands, rewritten, substitute
+from weft.tensor.scalar import arguments as scalar_arguments
 
 ALIASES = {
     "aten.absolute": "aten.abs",
+    "aten.arccos": "aten.acos",
+    "aten.arccosh": "aten.acosh",
+    "aten.arcsin": "aten.asin",
+    "aten.arcsinh": "aten.asinh",
+    "aten.arctan": "aten.atan",
+    "aten.arctan2": "aten.atan2",
+    "aten.arctanh": "aten.atanh",
     "aten.clip": "aten.clamp",
     "aten.divide": "aten.div",
     "aten.fix": "aten.trunc",
@@ -32,6 +41,7 @@ ALIASES = {
     "aten.not_equal": "aten.ne",
     "aten.sgn": "aten.sign",
     "aten.special_erf": "aten.erf",
+    "aten.special_erfc": "aten.erfc",
     "aten.special_exp2": "aten.exp2",
     "aten.special_expit": "aten.sigmoid",
     "aten.special_expm1": "aten.expm1",
@@ -51,6 +61,9 @@ _ON_MASKS = {"aten.add": "logical_or", "aten.mul": "logical_and"}
 
 _WRAPPED = ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "trunc_divide", "fmod")
 """The operations in which eager makes a number that the integer type does not have one that it has, modulo."""
+
+_LARGE = 8
+"""Operations in a part of a formula that is made once: one of fewer is written out wherever it is read."""
 
 _SELECTS = ("where", "maximum", "minimum")
 """The operations of result "same" that are right on masks: they only return arguments."""
@@ -91,7 +104,49 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
         ref if kind == "bool" else _of_kind(builder, ref, dtype, arguments)
         for ref, kind in zip(operands.refs, operands.kinds(found.samples), strict=True)
     ]
-    return builder.elementwise(expr, refs, dtype, arguments.location)
+    return _in_parts(builder, expr, refs, dtype, arguments.location)
+
+
+def _in_parts(builder: Builder, expr: Scalar, refs: Sequence[Ref], dtype: DType, location: Location | None) -> Ref:
+    """Makes `expr` a node over `refs`, and large parts to which a formula gave a name that it uses again nodes before it.
+
+    Written out in each place, a series in a quotient is thousands of operations, which the check and the laws would go through.
+    """
+    reads, sizes = _reads_and_sizes(expr)
+    given, made = list(refs), dict[int, Scalar]()
+
+    def node(whole: Scalar, kind: DType) -> Ref:
+        read = sorted(scalar_arguments(whole))
+        return builder.elementwise(
+            substitute(whole, lambda i: Arg(read.index(i))), [given[i] for i in read], kind, location
+        )
+
+    def part(each: Scalar) -> Scalar:
+        if not isinstance(each, Apply):
+            return each
+        if id(each) not in made:
+            whole = rewritten(each, part)
+            if each is not expr and reads[id(each)] > 1 and sizes[id(each)] > _LARGE and scalar_arguments(whole):
+                given.append(node(whole, DType.bool if row(each.op).result == "bool" else dtype.accumulator))
+                whole = Arg(len(given) - 1)
+            made[id(each)] = whole
+        return made[id(each)]
+
+    return node(part(expr), dtype)
+
+
+def _reads_and_sizes(expr: Scalar) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """Counts in how many places of `expr` each of its parts stands, and the operations that each is written out, by identity."""
+    reads, sizes = Counter[int](), dict[int, int]()
+
+    def size(part: Scalar) -> int:
+        reads[id(part)] += 1
+        if id(part) not in sizes:
+            sizes[id(part)] = isinstance(part, Apply) + sum(map(size, operands(part)))
+        return sizes[id(part)]
+
+    size(expr)
+    return reads, sizes
 
 
 def _row_of(name: str, arguments: Arguments) -> Row | DerivedRow:

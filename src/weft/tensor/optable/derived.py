@@ -7,10 +7,16 @@ where PyTorch does not.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from weft.tensor.optable.formulas import formula
 from weft.tensor.optable.row import DerivedRow
 from weft.tensor.scalar import Lit, Scalar, apply
+
+
+def _series(coefficients: Sequence[float], variable: str) -> str:
+    """Writes the sum of `coefficients`, each times a power of `variable`, from the highest one down."""
+    return functools.reduce(lambda above, each: f"({above} * {variable} + {each})", map(str, reversed(coefficients)))
 
 
 def _clamp(x: Scalar, min: float | None, max: float | None) -> Scalar:  # noqa: A002 - ATen's names
@@ -39,9 +45,84 @@ _LOG_NDTR = f"""
 scaled = x * sqrt(0.5)
 z = maximum(abs(scaled), 0.7)
 variable = 1.0 - 8.4 / (z + 3.5)
-half = {functools.reduce(lambda series, each: f"({series} * variable + {each})", map(str, reversed(_ERFCX)))} / (z + z)
+half = {_series(_ERFCX, "variable")} / (z + z)
 missing = where(x < 1.0, 0.5 - 0.5 * erf(scaled), exp(-(z * z)) * half)
 where(x < -1.0, log(half) - z * z, log1p(-missing))
+"""
+
+# The square of z in two parts: exp would make much of what rounding takes from it. Beyond 30 it is 0 in fp64.
+_ERFC = f"""
+z = minimum(maximum(abs(x), 0.7), 30.0)
+variable = 1.0 - 8.4 / (z + 3.5)
+square = z * z
+tail = exp(-square) * ({_series(_ERFCX, "variable")} / z) * (1.0 - fma(z, z, -square))
+where(abs(x) < 0.7, 1.0 - erf(x), where(x < 0.0, 2.0 - tail, tail))
+"""
+
+# Of atan(t) / t for |t| <= tan(pi / 8), in powers of t^2: through the zeros of a Chebyshev polynomial, to 2e-18.
+_ATAN = (
+    1.0, -0.3333333333333312, 0.19999999999940893, -0.14285714279250245, 0.11111110744919658, -0.09090896809064027,
+    0.07692045330902225, -0.06662951813629191, 0.05846878297330872, -0.05035102456601552, 0.03796525745386593,
+    -0.017805397205419446,
+)  # fmt: skip
+# The angle whose tangent is low / high, where 0 <= low <= high. Beyond pi / 8 it is taken from pi / 4.
+_ANGLE = f"""
+far = low > high * (sqrt(2.0) - 1.0)
+t = where(far, low - high, low) / where(far, low + high, high)
+square = t * t
+angle = where(far, pi / 4.0, 0.0) + t * {_series(_ATAN, "square")}
+"""
+# The same of any z >= 0, also an infinite one: its reciprocal's, taken from pi / 2.
+_ANGLE_OF_Z = f"""
+beyond = z > 1.0
+low = where(beyond, 1.0 / z, z)
+high = 1.0
+{_ANGLE}
+whole = where(beyond, pi / 2.0 - angle, angle)
+"""
+_ODD = "where(x < 0.0, -whole, where(x == 0.0, x, whole))"
+_ARCTAN = f"z = abs(x)\n{_ANGLE_OF_Z}\n{_ODD}"
+_ARCSIN = f"z = abs(x) / sqrt((1.0 - x) * (1.0 + x))\n{_ANGLE_OF_Z}\n{_ODD}"
+# Half of the angle, from a quotient that keeps its digits beside 1.
+_ARCCOS = f"z = sqrt((1.0 - x) / (1.0 + x))\n{_ANGLE_OF_Z}\nwhole + whole"
+# x is what is opposite to the angle, as for ATen. Halves, since a sum may be too large; a zero's reciprocal has its sign.
+_ARCTAN2 = f"""
+endless = isinf(x) or isinf(y)
+rise = where(endless, where(isinf(x), 1.0, x * 0.0), 0.5 * abs(x))
+run = where(endless, where(isinf(y), 1.0, y * 0.0), 0.5 * abs(y))
+low = minimum(rise, run)
+high = maximum(rise, run)
+{_ANGLE}
+quarter = where(high == 0.0, 0.0, where(rise > run, pi / 2.0 - angle, angle))
+half = where((y < 0.0) or (y == 0.0 and 1.0 / y < 0.0), pi - quarter, quarter)
+where((x < 0.0) or (x == 0.0 and 1.0 / x < 0.0), -half, half)
+"""
+# From exp(z) - 1 while what is small counts, beyond from half of z, whose exponential is in range wherever the result is.
+_SINH = """
+z = abs(x)
+less = expm1(minimum(z, 20.0))
+root = exp(0.5 * z)
+whole = where(z < 20.0, 0.5 * (less + less / (less + 1.0)), 0.5 * root * root)
+""" + _ODD  # fmt: skip
+_COSH = """
+z = abs(x)
+power = exp(minimum(z, 20.0))
+root = exp(0.5 * z)
+where(z < 20.0, 0.5 * power + 0.5 / power, 0.5 * root * root)
+"""
+# Logarithms of 1 and what is added to it; far from 0 of 2 x, before x^2 leaves the range.
+_ARCSINH = """
+z = abs(x)
+square = z * z
+whole = where(z < 1e9, log1p(z + square / (1.0 + sqrt(1.0 + square))), log(z) + log(2.0))
+""" + _ODD  # fmt: skip
+_ARCCOSH = "z = x - 1.0; where(x < 1e9, log1p(z + sqrt(z) * sqrt(x + 1.0)), log(x) + log(2.0))"
+_ARCTANH = f"z = abs(x); whole = 0.5 * log1p(2.0 * z / (1.0 - z)); {_ODD}"
+# By the larger one, whose square may be too large; an infinity beside a NaN is one.
+_HYPOT = """
+large = maximum(abs(x), abs(y))
+ratio = minimum(abs(x), abs(y)) / large
+where(isinf(x) or isinf(y), inf, where(large == 0.0, large, large * sqrt(1.0 + ratio * ratio)))
 """
 
 # Written as the negation of <=, so that NaN passes through as in PyTorch.
@@ -54,6 +135,7 @@ _LERP = "apart = y - x; where(abs(z) < 0.5, x + z * apart, y - apart * (1.0 - z)
 _SOFTSHRINK = "where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0.0))"
 # Equal arguments apart: the difference of two infinities is NaN.
 _LOGADDEXP = "where(x == y, x + log(2.0), maximum(x, y) + log1p(exp(-abs(x - y))))"
+_LOGADDEXP2 = "where(x == y, x + 1.0, maximum(x, y) + log1p(exp2(-abs(x - y))) * (1.0 / log(2.0)))"
 # Of a NaN and a number the number.
 _EXTREMUM = "where(isnan(x), y, where(isnan(y), x, {}(x, y)))"
 
@@ -64,6 +146,17 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("log2", ("aten.log2",), ("positive",), "log(x) * (1.0 / log(2.0))"),
     DerivedRow("log10", ("aten.log10",), ("positive",), "log(x) * (1.0 / log(10.0))"),
     DerivedRow("tan", ("aten.tan",), ("small",), "sin(x) / cos(x)"),
+    DerivedRow("sinh", ("aten.sinh",), ("real",), _SINH),
+    DerivedRow("cosh", ("aten.cosh",), ("real",), _COSH),
+    DerivedRow("asin", ("aten.asin",), ("small",), _ARCSIN),
+    DerivedRow("acos", ("aten.acos",), ("small",), _ARCCOS),
+    DerivedRow("atan", ("aten.atan",), ("real",), _ARCTAN),
+    DerivedRow("atan2", ("aten.atan2",), ("real", "real"), _ARCTAN2),
+    DerivedRow("asinh", ("aten.asinh",), ("real",), _ARCSINH),
+    DerivedRow("acosh", ("aten.acosh",), ("positive",), _ARCCOSH),
+    DerivedRow("atanh", ("aten.atanh",), ("small",), _ARCTANH),
+    DerivedRow("hypot", ("aten.hypot",), ("real", "real"), _HYPOT),
+    DerivedRow("erfc", ("aten.erfc",), ("real",), _ERFC),
     DerivedRow("sigmoid", ("aten.sigmoid",), ("real",), "1.0 / (1.0 + exp(-x))"),
     DerivedRow("silu", ("aten.silu",), ("real",), "x / (1.0 + exp(-x))"),
     DerivedRow("relu", ("aten.relu",), ("real",), "maximum(x, 0)"),
@@ -131,6 +224,7 @@ DERIVED: tuple[DerivedRow, ...] = (
     DerivedRow("hardshrink", ("aten.hardshrink",), ("real",), "where(abs(x) <= lambd, 0.0, x)", (("lambd", 0.5),)),
     DerivedRow("softshrink", ("aten.softshrink",), ("real",), _SOFTSHRINK, (("lambd", 0.5),)),
     DerivedRow("logaddexp", ("aten.logaddexp",), ("real", "real"), _LOGADDEXP),
+    DerivedRow("logaddexp2", ("aten.logaddexp2",), ("real", "real"), _LOGADDEXP2),
     DerivedRow("xlogy", ("aten.xlogy",), ("real", "positive"), "where(x == 0.0 and not isnan(y), 0.0, x * log(y))"),
     DerivedRow("frac", ("aten.frac",), ("real",), "x - trunc(x)"),
     DerivedRow("fmax", ("aten.fmax",), ("real", "real"), _EXTREMUM.format("maximum")),
