@@ -32,8 +32,10 @@ FASTER_IN_LIBRARY = "PyTorch's library was measured to be faster"
 """Why PyTorch runs a matmul that weft has kernels for."""
 
 
-def unsupported(packet: str) -> str:
-    """Say why weft has no kernel for the operations of `packet`, which it knows nothing of."""
+def unsupported(packet: str, *, for_some: bool) -> str:
+    """Say why weft has no kernel for a call of `packet`; `for_some`: it has for other arguments."""
     if packet in LIBRARY:
         return "PyTorch's library runs it, with weft's kernels around it"
+    if for_some:
+        return f"weft compiles {packet} for some arguments, not for these"
     return f"{packet} is not in weft's table of operations yet"

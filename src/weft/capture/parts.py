@@ -349,3 +349,6 @@ PARTS: dict[str, Callable[..., Any]] = {
     **STORES,
 }
 """By overload; NotImplemented leaves the call whole."""
+
+TAKEN_APART = frozenset(overload.rpartition(".")[0] for overload in PARTS)
+"""By the names of their packets, operations that are recorded as others, at least for some arguments."""

@@ -23,6 +23,7 @@ from weft.capture.matmuls import MATMULS
 from weft.capture.memory import Effect, Piece, Written
 from weft.capture.numbers import INDICES
 from weft.capture.opaque import OpaqueCalls
+from weft.capture.parts import TAKEN_APART
 from weft.capture.recording import Call, Recording, Slot
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.results import Results
@@ -190,7 +191,7 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(MANY.get(call.packet) or unsupported(call.packet))
+            raise UnsupportedError(MANY.get(call.packet) or unsupported(call.packet, for_some=call.packet in TAKEN_APART))
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)
@@ -276,7 +277,7 @@ def _used(call: Call, made: Ref | tuple[Ref, ...]) -> list[tuple[Slot, Ref]]:
         return [(slot, ref) for slot, ref in zip(call.results, made, strict=True) if slot is not None]
     used = [slot for slot in call.results if slot is not None]
     if len(used) != 1:
-        raise UnsupportedError(unsupported(call.packet))
+        raise UnsupportedError(unsupported(call.packet, for_some=call.packet in TAKEN_APART))
     return [(used[0], made)]
 
 

@@ -135,6 +135,7 @@ def _reasons(entries: Mapping[str, Any]) -> Iterable[str]:
             operation, _, reason = line.partition(": ")
             reason = reason or operation
             reason = re.sub(r"^aten\.\w+ (is not in weft's table of operations yet)", r"\1", reason)
+            reason = re.sub(r"^weft compiles aten\.\w+ for", "weft compiles it for", reason)
             counts[reason] += count
             operations.setdefault(reason, set()).add(operation.removeprefix("aten."))
     yield """
