@@ -191,7 +191,9 @@ class _Translation:
             self.opaque.numbers[used[0]] = call, number
         self._demand_types(call, used)
         if handler is None or not used:
-            raise UnsupportedError(MANY.get(call.packet) or unsupported(call.packet, for_some=call.packet in TAKEN_APART))
+            raise UnsupportedError(
+                MANY.get(call.packet) or unsupported(call.packet, for_some=call.packet in TAKEN_APART)
+            )
         values, symbols = self.values, self.values.symbols
         arguments = Arguments(
             self.builder, call, values.fakes, values.refs, symbols.axes, symbols.contents | self._read(call)

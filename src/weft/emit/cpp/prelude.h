@@ -57,6 +57,14 @@ static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
   __atomic_store_n(wrong, 1, __ATOMIC_RELAXED);
   return index < 0 ? 0 : size - 1;
 }
+// The integer that a floating-point number is truncated to; the least one for NaN and for those that the type does not have, as the
+// machine's own conversion makes it. Written out: a conversion that is undefined for these a compiler may leave out on the way to a float.
+template <class Int, class T>
+static WEFT_INLINE Int whole(T v) {
+  constexpr Int least = (Int)((uint64_t)1 << (8 * sizeof(Int) - 1));
+  return v >= (T)least && v < -(T)least ? (Int)v : least;
+}
+
 // How often a value grows by 1 until it is no longer less than `limit`: at most what no loop counts to.
 static WEFT_INLINE i64 steps_below(i64 value, i64 limit) { return value < limit ? limit - value : INT64_MAX; }
 // What stands for elements that are not there, to be read so far on and back from: a loop that reads one or the other has no branch.

@@ -81,6 +81,8 @@ def coerced(value: Text, kind: Kind) -> str:
     """Convert `value` to a `kind`."""
     if value.kind == kind:
         return value.text
+    if kind == "int" and value.kind in ("float", "double"):
+        return f"weft::whole<i64>({stripped(value.text)})"
     inner = value.text if is_word(value.text) else f"({stripped(value.text)})"
     return f"({inner} != 0)" if kind == "bool" else f"({CTYPE[kind]}){inner}"
 
@@ -188,7 +190,7 @@ def _converted(value: Text, dtype: DType) -> Text:
     kind = kind_of(dtype)
     if value.kind in ("float", "double") and dtype in _THROUGH_INT32:
         # As eager: the machine's conversion to 32 bits, whose low bits are kept.
-        return Text(f"(i64)({element(dtype)})(int32_t)({stripped(value.text)})", kind)
+        return Text(f"(i64)({element(dtype)})weft::whole<int32_t>({stripped(value.text)})", kind)
     text = coerced(value, kind)
     match dtype:
         case DType.bfloat16 | DType.float16 | DType.float8_e4m3fn | DType.float8_e5m2:
