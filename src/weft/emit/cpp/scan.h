@@ -65,7 +65,7 @@ struct Combined<UpProd, i64> {
   using type = uint64_t;
 };
 
-// As many neighbours as a register holds; of 64 bits four at most, for which a processor takes fewer steps than for eight at once.
+// As many neighbours as a register holds; of factors of 64 bits four at most, whose product cannot leave fp64's range if they are fp32.
 #if defined(__AVX512F__)
 constexpr int kRegister = 64;
 #elif defined(__AVX__)
@@ -73,47 +73,47 @@ constexpr int kRegister = 32;
 #else
 constexpr int kRegister = 16;
 #endif
-template <class W>
-constexpr int kAbreast = (sizeof(W) == 8 && kRegister > 32 ? 32 : kRegister) / (int)sizeof(W);
+template <class Op, class W>
+constexpr int kAbreast = (sizeof(W) == 8 && kRegister > 32 && std::is_same_v<Op, UpProd> ? 32 : kRegister) / (int)sizeof(W);
 template <class W, int Count>
 struct Neighbours {
   typedef W type __attribute__((vector_size(Count * sizeof(W))));
 };
-template <class W>
-using Lanes = typename Neighbours<W, kAbreast<W>>::type;
+template <class Op, class W>
+using Lanes = typename Neighbours<W, kAbreast<Op, W>>::type;
 
 // The lanes of two vectors, those of `a` first, that have these numbers.
-template <class W, int... At>
-static WEFT_INLINE Lanes<W> lanes_at(Lanes<W> a, Lanes<W> b, std::integer_sequence<int, At...>) {
+template <class Op, class W, int... At>
+static WEFT_INLINE Lanes<Op, W> lanes_at(Lanes<Op, W> a, Lanes<Op, W> b, std::integer_sequence<int, At...>) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, At...);
 #else
   using Place = std::conditional_t<sizeof(W) == 8, i64, int32_t>;
-  return __builtin_shuffle(a, b, Lanes<Place>{At...});
+  return __builtin_shuffle(a, b, Lanes<Op, Place>{At...});
 #endif
 }
 // The lanes of `v` so many places further up; below them the last of `before`, which came before `v`.
-template <int By, class W, int... Lane>
-static WEFT_INLINE Lanes<W> moved_up(Lanes<W> v, Lanes<W> before, std::integer_sequence<int, Lane...>) {
-  constexpr int wide = kAbreast<W>;
-  return lanes_at<W>(v, before, std::integer_sequence<int, (Lane < By ? 2 * wide - By + Lane : Lane - By)...>{});
+template <int By, class Op, class W, int... Lane>
+static WEFT_INLINE Lanes<Op, W> moved_up(Lanes<Op, W> v, Lanes<Op, W> before, std::integer_sequence<int, Lane...>) {
+  constexpr int wide = kAbreast<Op, W>;
+  return lanes_at<Op, W>(v, before, std::integer_sequence<int, (Lane < By ? 2 * wide - By + Lane : Lane - By)...>{});
 }
 
 // Combines each element with those of the register's width before it: with the next before it, these with those two before, and so on.
 // With what all came to so many elements earlier, that is all up to the element, and no lane waits for another.
 template <class Op, class W>
 struct Run {
-  static constexpr int wide = kAbreast<W>;
+  static constexpr int wide = kAbreast<Op, W>;
   static constexpr int steps = wide == 16 ? 4 : wide == 8 ? 3 : wide == 4 ? 2 : 1;
-  Lanes<W> before[steps];
+  Lanes<Op, W> before[steps];
   WEFT_INLINE Run() {
 #pragma GCC unroll 16
-    for (auto& each : before) each = Op::template none<W>() - Lanes<W>{};
+    for (auto& each : before) each = Op::template none<W>() - Lanes<Op, W>{};
   }
   template <int Step = 0>
-  WEFT_INLINE Lanes<W> of(Lanes<W> v) {
+  WEFT_INLINE Lanes<Op, W> of(Lanes<Op, W> v) {
     if constexpr (Step < steps) {
-      const Lanes<W> earlier = moved_up<(1 << Step), W>(v, before[Step], std::make_integer_sequence<int, wide>{});
+      const Lanes<Op, W> earlier = moved_up<(1 << Step), Op, W>(v, before[Step], std::make_integer_sequence<int, wide>{});
       before[Step] = v;
       return of<Step + 1>(Op::of(earlier, v));
     }
@@ -126,22 +126,22 @@ template <class W, class T>
 constexpr bool kAsNumbers = sizeof(T) == sizeof(W) && std::is_arithmetic_v<T>&& std::is_floating_point_v<T> == std::is_floating_point_v<W>;
 template <class W, class T>
 constexpr bool kInRegisters = kAsNumbers<W, T> || (std::is_same_v<T, float> && std::is_same_v<W, double>);
-template <class W, class T>
-static WEFT_INLINE Lanes<W> lanes_from(const T* at) {
-  Lanes<W> found;
+template <class Op, class W, class T>
+static WEFT_INLINE Lanes<Op, W> lanes_from(const T* at) {
+  Lanes<Op, W> found;
   if constexpr (kAsNumbers<W, T>)
     memcpy(&found, at, sizeof found);
   else
 #pragma GCC unroll 16
-    for (int lane = 0; lane < kAbreast<W>; ++lane) found[lane] = (W)at[lane];
+    for (int lane = 0; lane < kAbreast<Op, W>; ++lane) found[lane] = (W)at[lane];
   return found;
 }
-template <class T, class W>
-static WEFT_INLINE void put_lanes(T* at, Lanes<W> v) {
+template <class Op, class T, class W>
+static WEFT_INLINE void put_lanes(T* at, Lanes<Op, W> v) {
   if constexpr (kAsNumbers<W, T>) {
     memcpy(at, &v, sizeof v);
   } else {
-    const auto narrow = __builtin_convertvector(v, typename Neighbours<T, kAbreast<W>>::type);
+    const auto narrow = __builtin_convertvector(v, typename Neighbours<T, kAbreast<Op, W>>::type);
     memcpy(at, &narrow, sizeof narrow);
   }
 }
@@ -160,27 +160,27 @@ template <>
 constexpr Window kInWindows<UpSum, double, double> = Window::if_plain;
 
 // Zeros where numbers are finite and, if they are factors, neither 0 nor too small for all their digits.
-template <class Op>
-static WEFT_INLINE Lanes<i64> odd_lanes(Lanes<double> v) {
+template <class Op, bool Factors = std::is_same_v<Op, UpProd>>
+static WEFT_INLINE Lanes<Op, i64> odd_lanes(Lanes<Op, double> v) {
   constexpr uint64_t exponents = 0x7ff;
-  constexpr uint64_t least = std::is_same_v<Op, UpProd> ? 1 : 0;
-  Lanes<uint64_t> bits;
+  constexpr uint64_t least = Factors ? 1 : 0;
+  Lanes<Op, uint64_t> bits;
   memcpy(&bits, &v, sizeof bits);
-  return (Lanes<i64>)((bits << 1) - (least << 53) >= ((exponents - least) << 53));
+  return (Lanes<Op, i64>)((bits << 1) - (least << 53) >= ((exponents - least) << 53));
 }
 // Lanes that stay what they are, or turn into no number, whatever they are combined with: infinities and NaN, and zeros among factors.
 template <class Op>
-static WEFT_INLINE Lanes<i64> settled_lanes(Lanes<double> v) {
-  const Lanes<i64> beyond = odd_lanes<UpSum>(v);
-  if constexpr (std::is_same_v<Op, UpProd>) return beyond | (Lanes<i64>)(v == 0.0);
+static WEFT_INLINE Lanes<Op, i64> settled_lanes(Lanes<Op, double> v) {
+  const Lanes<Op, i64> beyond = odd_lanes<Op, false>(v);
+  if constexpr (std::is_same_v<Op, UpProd>) return beyond | (Lanes<Op, i64>)(v == 0.0);
   return beyond;
 }
 // Whether windows that come to `v` alone took what came before, `from`, to `up_to` as one by one would have: nothing left the range there,
 // or lost digits below it.
 template <class Op>
-static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<double> from, const Lanes<double>* up_to) {
-  static_assert(kAbreast<double> <= 4, "products of more fp32 numbers may be too large for fp64");
-  Lanes<i64> odd = odd_lanes<Op>(up_to[count - 1]);
+static WEFT_INLINE bool are_plain(const Lanes<Op, double>* v, int count, Lanes<Op, double> from, const Lanes<Op, double>* up_to) {
+  static_assert(!std::is_same_v<Op, UpProd> || kAbreast<Op, double> <= 4, "products of more fp32 numbers may be too large for fp64");
+  Lanes<Op, i64> odd = odd_lanes<Op>(up_to[count - 1]);
 #pragma GCC unroll 16
   for (int k = 0; k + 1 < (std::is_same_v<Op, UpProd> ? count : 0); ++k) odd |= odd_lanes<Op>(up_to[k]);
   odd &= ~settled_lanes<Op>(from);
@@ -188,7 +188,7 @@ static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<doubl
   for (int k = 0; k < (std::is_same_v<Op, UpSum> ? count : 0); ++k) odd |= odd_lanes<Op>(v[k]);
   i64 any = 0;
 #pragma GCC unroll 16
-  for (int lane = 0; lane < kAbreast<double>; ++lane) any |= odd[lane];
+  for (int lane = 0; lane < kAbreast<Op, double>; ++lane) any |= odd[lane];
   return any == 0;
 }
 
@@ -197,9 +197,9 @@ static WEFT_INLINE bool are_plain(const Lanes<double>* v, int count, Lanes<doubl
 template <class Op, class A, class From, class O, class I>
 static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
   using W = typename Combined<Op, A>::type;
-  constexpr int many = 4, wide = kAbreast<W>;
+  constexpr int many = 4, wide = kAbreast<Op, W>;
   constexpr Window windows = kInWindows<Op, W, From>;
-  Lanes<W> all = (W)acc - Lanes<W>{};
+  Lanes<Op, W> all = (W)acc - Lanes<Op, W>{};
   Run<Op, W> run;
   i64 i = 0;
   const auto singly = [&](i64 stop) {
@@ -208,13 +208,13 @@ static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
       before = Op::of(before, (W)in[i]);
       out[i] = (O)before;
     }
-    all = before - Lanes<W>{};
+    all = before - Lanes<Op, W>{};
   };
   while (windows != Window::never && i + many * wide <= n) {
-    Lanes<W> v[many];
+    Lanes<Op, W> v[many];
 #pragma GCC unroll 16
-    for (int k = 0; k < many; ++k) v[k] = run.of(lanes_from<W>(in + i + k * wide));
-    Lanes<W> up_to[many];
+    for (int k = 0; k < many; ++k) v[k] = run.of(lanes_from<Op, W>(in + i + k * wide));
+    Lanes<Op, W> up_to[many];
 #pragma GCC unroll 16
     for (int k = 0; k < many; ++k) up_to[k] = Op::of(k > 0 ? up_to[k - 1] : all, v[k]);
     if constexpr (windows == Window::if_plain)
@@ -224,7 +224,7 @@ static WEFT_INLINE A prefix_numbers(O* out, const I* in, i64 n, A acc) {
         continue;
       }
 #pragma GCC unroll 16
-    for (int k = 0; k < many; ++k) put_lanes<O, W>(out + i + k * wide, up_to[k]);
+    for (int k = 0; k < many; ++k) put_lanes<Op, O, W>(out + i + k * wide, up_to[k]);
     all = up_to[many - 1];
     i += many * wide;
   }
