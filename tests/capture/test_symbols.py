@@ -61,3 +61,26 @@ def graphs(function: Any, sees: Callable[[torch.fx.GraphModule, list[Any]], obje
 @pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_as_many_graphs_as_pytorch_makes(name: str) -> None:
     assert graphs(FUNCTIONS[name], capture) == graphs(FUNCTIONS[name], lambda *_: None)
+
+
+def test_a_size_that_guards_say_is_one_is_one() -> None:
+    """Steps of a scan halve what is left, until PyTorch stacks it with something of size 1, and keeps a guard."""
+    left = list[str]()
+
+    def pairs(x: torch.Tensor) -> torch.Tensor:
+        return x[:-1:2] * x[1::2]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        halves = pairs(torch.tanh(x))
+        return torch.stack([halves[:1], pairs(halves)], 1)
+
+    def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        left.extend(str(each) for each in capture(gm, examples).fallbacks)
+        return gm.forward
+
+    torch.compiler.reset()
+    compiled: Any = torch.compile(function, backend=backend)
+    with torch.no_grad():
+        for length in (4, 5):
+            compiled(torch.randn(length, 3))
+    assert not left

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.fx.experimental.symbolic_shapes import statically_known_true  # no public name
+
 _UNKNOWN = 97
 """Stands for sizes that the content of tensors decides: the program is the same whatever it is."""
 
@@ -28,9 +30,13 @@ def hint(size: Any) -> int:
     """Returns a size in the example; at least 2 for one that is symbolic.
 
     A dimension has an axis or has none, which cannot depend on the inputs: one whose size is 1 or 0 for these inputs only has
-    one, and counts as 2 long. If that is wrong, it is found when a result's shape is compared with PyTorch's.
+    one, and counts as 2 long. If that is wrong, it is found when a result's shape is compared with PyTorch's. It is 1 where the
+    graph's guards say so: `(n // 4 == 1)`, say, of what was stacked with something of size 1.
     """
-    return size if isinstance(size, int) else max(in_example(size), 2)
+    if isinstance(size, int):
+        return size
+    example = in_example(size)
+    return 1 if example == 1 and statically_known_true(size == 1) else max(example, 2)
 
 
 def in_example(size: Any) -> int:
