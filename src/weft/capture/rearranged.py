@@ -102,11 +102,12 @@ def _take(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return aten.index.Tensor(tensor.reshape(-1), [index])  # `tensor[index]` is a view where the index has no dimensions
 
 
-def _in_windows(tensor: torch.Tensor, dim: int, size: int, step: int, apart: int = 1) -> Any:
+def _in_windows(tensor: torch.Tensor, dim: int, size: int, step: int, apart: int = 1) -> torch.Tensor:
     """Puts two dimensions in the place of `dim`: windows, one each `step` elements, and their `size` elements, `apart` apart."""
     count = (tensor.shape[dim] - apart * (size - 1) - 1) // step + 1
     if size == step and apart == 1:
-        return tensor.narrow(dim, 0, count * size).unflatten(dim, (count, size))
+        whole = tensor.narrow(dim, 0, count * size)
+        return whole.reshape(*tensor.shape[:dim], count, size, *tensor.shape[dim + 1 :])
     first = torch.arange(count, device=tensor.device) * step
     place = first.unsqueeze(-1) + torch.arange(size, device=tensor.device) * apart
     aten: Any = torch.ops.aten
