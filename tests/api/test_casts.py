@@ -34,11 +34,12 @@ _USES: dict[str, Callable[[Tensor], Tensor]] = {
     "as it is": lambda x: x,
     "as a float": lambda x: x.float() * 2,
     "as a double": lambda x: x.double() + 1,
+    "after a product": lambda x: (x * 3).float() * 0.5,
 }
 
 
 @pytest.mark.parametrize("use", _USES)
-@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dtype", _INTEGERS)
 def test_what_an_integer_type_does_not_hold_is_its_least_number(
     dtype: torch.dtype, source: torch.dtype, use: str

@@ -13,9 +13,9 @@ import weft
 
 _EDGES = [
     *(0.0, 1.0, 0.5, 2.0, 0.41421, 2.4142, 0.7, 0.99999994, 1.0000001, 10.0, 20.0),
-    *(1e-30, 1e-38, 1e5, 1e19, 3e38, 88.7, 95.0, math.inf),
+    *(2.0**-149, 3 * 2.0**-149, 1e-30, 1e-38, 1e5, 1e19, 3e38, 88.7, 95.0, math.inf),
 ]
-_UNITS = 4  # of the last place of float32
+_UNITS = 4  # the last place of a number of float32 is at most so much of it: 2^-23
 ONE = [torch.sinh, torch.cosh, torch.asin, torch.acos, torch.atan, torch.asinh, torch.acosh, torch.atanh, torch.erfc]
 TWO = [torch.atan2, torch.hypot]
 

@@ -150,7 +150,8 @@ def test_a_guard_that_leaves_out_what_counts_is_refuted(name: str) -> None:
     wrong = with_guards(
         guard(fused(program)), lambda g: replace(g, idle=not g.idle if isinstance(g.idle, bool) else 0.0)
     )
-    assert verify(program, plainly(wrong, 2)).equal is False
+    for _ in range(4):  # each verdict draws other primes, and with them other numbers
+        assert verify(program, plainly(wrong, 2)).equal is False
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,10 @@ def elementwise(builder: Builder, arguments: Arguments) -> Ref:
 
 
 def _in_parts(builder: Builder, expr: Scalar, refs: Sequence[Ref], dtype: DType, location: Location | None) -> Ref:
-    """Makes `expr` a node over `refs`, and large parts to which a formula gave a name that it uses again nodes before it.
+    """Makes a node of `expr` over `refs`, after nodes of its large parts that are read more than once.
 
-    Written out in each place, a series in a quotient is thousands of operations, which the check and the laws would go through.
+    A formula with names for its parts is small. Written out wherever they are read, a series of a quotient is thousands of
+    operations, which the check and the laws would go through.
     """
     reads, sizes = _reads_and_sizes(expr)
     given, made = list(refs), dict[int, Scalar]()
@@ -136,7 +137,7 @@ def _in_parts(builder: Builder, expr: Scalar, refs: Sequence[Ref], dtype: DType,
 
 
 def _reads_and_sizes(expr: Scalar) -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """Counts in how many places of `expr` each of its parts stands, and the operations that each is written out, by identity."""
+    """Counts, by identity of each part of `expr`, the other parts that read it, and its operations where all are written out."""
     reads, sizes = Counter[int](), dict[int, int]()
 
     def size(part: Scalar) -> int:

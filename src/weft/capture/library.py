@@ -33,7 +33,7 @@ FASTER_IN_LIBRARY = "PyTorch's library was measured to be faster"
 
 
 def unsupported(packet: str, *, for_some: bool) -> str:
-    """Say why weft has no kernel for a call of `packet`; `for_some`: it has for other arguments."""
+    """Say why weft has no kernel for a call of `packet`; `for_some`: with other arguments it would have one."""
     if packet in LIBRARY:
         return "PyTorch's library runs it, with weft's kernels around it"
     if for_some:

@@ -102,43 +102,14 @@ def _take(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return aten.index.Tensor(tensor.reshape(-1), [index])  # `tensor[index]` is a view where the index has no dimensions
 
 
-def _in_windows(tensor: torch.Tensor, dim: int, size: int, step: int, apart: int = 1) -> torch.Tensor:
-    """Puts two dimensions in the place of `dim`: windows, one each `step` elements, and their `size` elements, `apart` apart."""
-    count = (tensor.shape[dim] - apart * (size - 1) - 1) // step + 1
-    if size == step and apart == 1:
-        whole = tensor.narrow(dim, 0, count * size)
-        return whole.reshape(*tensor.shape[:dim], count, size, *tensor.shape[dim + 1 :])
-    first = torch.arange(count, device=tensor.device) * step
-    place = first.unsqueeze(-1) + torch.arange(size, device=tensor.device) * apart
-    aten: Any = torch.ops.aten
-    return aten.index.Tensor(tensor, [*[None] * dim, place])
-
-
 def _unfold(tensor: torch.Tensor, dimension: int, size: int, step: int) -> Any:
     """Splits a dimension into windows that lie side by side; of those that overlap PyTorch's view is read, by its strides."""
     if tensor.ndim == 0 or any(map(symbolic, (tensor.shape[dimension], size, step))) or size != step:
         return NotImplemented
     dim = dimension % tensor.ndim
-    return _in_windows(tensor, dim, size, step).movedim(dim + 1, -1)
-
-
-def _im2col(
-    tensor: torch.Tensor,
-    kernel_size: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    stride: Sequence[int],
-) -> Any:
-    """Makes a column of each window of pictures: from (.., C, H, W) to (.., C h w, windows)."""
-    if any(map(symbolic, tensor.shape[-2:])):
-        return NotImplemented
-    *batch, channels = tensor.shape[:-2]
-    first = len(batch) + 1
-    padded = torch.nn.functional.pad(tensor, (padding[1], padding[1], padding[0], padding[0]))
-    down = _in_windows(padded, tensor.ndim - 2, kernel_size[0], stride[0], dilation[0])
-    made = _in_windows(down, tensor.ndim, kernel_size[1], stride[1], dilation[1])
-    moved = made.permute(*range(first), first + 1, first + 3, first, first + 2)
-    return moved.reshape(*batch, channels * math.prod(kernel_size), -1)
+    count = tensor.shape[dim] // size
+    whole = tensor.narrow(dim, 0, count * size)
+    return whole.reshape(*tensor.shape[:dim], count, size, *tensor.shape[dim + 1 :]).movedim(dim + 1, -1)
 
 
 def _times(factor: float) -> Callable[[torch.Tensor], Any]:
@@ -182,7 +153,6 @@ REARRANGED: dict[str, Callable[..., Any]] = {
     "aten.diag.default": _diag,
     "aten.diag_embed.default": _diag_embed,
     "aten.heaviside.default": _heaviside,
-    "aten.im2col.default": _im2col,
     "aten.isin.Tensor_Tensor": _isin,
     "aten.linalg_cross.default": _cross,
     "aten.linspace.default": _linspace,

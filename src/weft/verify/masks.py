@@ -18,14 +18,14 @@ V = TypeVar("V")
 _STRUCTURED = 0.8
 """Of so many draws: in the others no more of a mask's elements are idle than are by chance."""
 _FEW = (1, 2, 4)
-"""Integers of masks are so many different ones in a draw: the fewer, the oftener two inputs agree all over a block."""
+"""How many different integers masks have in a draw: the fewer, the oftener two inputs agree all over a block."""
 
 
 def masks_of(applied: BlockProgram) -> Mapping[str, float | bool | None]:
     """Return what is idle in each input of `applied`, a program with loads, that says whether iterations of a loop are.
 
     Where several decide it together, it is what masks usually have. Of integers, such as numbers of documents, none is idle by
-    itself; where one of them is asked, all are of masks: those of rows are loaded outside of the loop.
+    itself (None). Where a loop asks one input of integers, all such inputs are here: it may be compared with any of them.
     """
     kinds = {name: kind.dtype for name, kind in applied.inputs}
     usual = {name: None if dtype.kind == "int" else -inf if dtype.is_float else False for name, dtype in kinds.items()}
@@ -40,8 +40,8 @@ def with_idle_blocks(
 ) -> dict[str, V]:
     """Make whole blocks of `masks`, inputs among `values` by name, idle now and then, and others leave nothing out.
 
-    Integers are alike in a block, and of few numbers: random ones are hardly ever equal all over a block of two inputs. All other
-    numbers come to them by `with_numbers`.
+    Integers are alike in a block, and of few numbers: random ones are hardly ever equal all over a block of two. Where all are
+    one number, another block keeps what was drawn.
     """
     found = dict(values)
     few = int(rng.choice(_FEW))

@@ -58,11 +58,12 @@ static WEFT_INLINE i64 place(i64 index, i64 size, i64* wrong) {
   return index < 0 ? 0 : size - 1;
 }
 // The integer that a floating-point number is truncated to; the least one for NaN and for those that the type does not have, as the
-// machine's own conversion makes it. Written out: a conversion that is undefined for these a compiler may leave out on the way to a float.
+// machine's own conversion makes it. C++ leaves the conversion of these undefined, and a compiler makes a truncation of one that goes
+// back to a float. One comparison: of two, after a clamp, gcc makes branches.
 template <class Int, class T>
 static WEFT_INLINE Int whole(T v) {
   constexpr Int least = (Int)((uint64_t)1 << (8 * sizeof(Int) - 1));
-  return v >= (T)least && v < -(T)least ? (Int)v : least;
+  return (v < 0 ? -v : v) < -(T)least ? (Int)v : least;
 }
 
 // How often a value grows by 1 until it is no longer less than `limit`: at most what no loop counts to.

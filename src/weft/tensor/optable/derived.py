@@ -85,11 +85,12 @@ _ARCTAN = f"z = abs(x)\n{_ANGLE_OF_Z}\n{_ODD}"
 _ARCSIN = f"z = abs(x) / sqrt((1.0 - x) * (1.0 + x))\n{_ANGLE_OF_Z}\n{_ODD}"
 # Half of the angle, from a quotient that keeps its digits beside 1.
 _ARCCOS = f"z = sqrt((1.0 - x) / (1.0 + x))\n{_ANGLE_OF_Z}\nwhole + whole"
-# x is what is opposite to the angle, as for ATen. Halves, since a sum may be too large; a zero's reciprocal has its sign.
+# x is what is opposite to the angle, as for ATen. Of large numbers halves, whose sum is in range; a zero's reciprocal has its sign.
 _ARCTAN2 = f"""
 endless = isinf(x) or isinf(y)
-rise = where(endless, where(isinf(x), 1.0, x * 0.0), 0.5 * abs(x))
-run = where(endless, where(isinf(y), 1.0, y * 0.0), 0.5 * abs(y))
+scale = where(maximum(abs(x), abs(y)) > 1.0, 0.5, 1.0)
+rise = where(endless, where(isinf(x), 1.0, x * 0.0), scale * abs(x))
+run = where(endless, where(isinf(y), 1.0, y * 0.0), scale * abs(y))
 low = minimum(rise, run)
 high = maximum(rise, run)
 {_ANGLE}
@@ -118,7 +119,7 @@ whole = where(z < 1e9, log1p(z + square / (1.0 + sqrt(1.0 + square))), log(z) + 
 """ + _ODD  # fmt: skip
 _ARCCOSH = "z = x - 1.0; where(x < 1e9, log1p(z + sqrt(z) * sqrt(x + 1.0)), log(x) + log(2.0))"
 _ARCTANH = f"z = abs(x); whole = 0.5 * log1p(2.0 * z / (1.0 - z)); {_ODD}"
-# By the larger one, whose square may be too large; an infinity beside a NaN is one.
+# The larger one times a root: its own square may be too large. The result is infinite beside an infinity, also of NaN.
 _HYPOT = """
 large = maximum(abs(x), abs(y))
 ratio = minimum(abs(x), abs(y)) / large
