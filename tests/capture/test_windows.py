@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+import weft
+
 WINDOWS = {
     "zeros": (lambda x: functional.pad(x, (2, 1)).exp(), (3, 4)),
     "zeros on two sides": (lambda x: functional.pad(x, (2, 1, 0, 3)) * 2, (3, 4)),
@@ -61,3 +63,17 @@ def test_what_stays_pytorchs(weft):
     assert [f.operation for f in weft.compare(lambda x: torch.roll(x, 3) * 2, torch.randn(3, 4)).fallbacks] == [
         "aten.roll"
     ]
+
+
+@pytest.mark.parametrize(("dim", "size"), [(-1, 4), (1, 3), (0, 2), (-1, 1)])
+def test_windows_side_by_side_are_a_reshape(dim: int, size: int) -> None:
+    """Also where some elements at the end are in none."""
+    x = torch.randn(5, 7, 9)
+    program = weft.optimize(lambda t: torch.tanh(t.unfold(dim, size, size)).sum(-1), (x,))
+    assert not program.fallbacks
+    torch.testing.assert_close(program(x), torch.tanh(x.unfold(dim, size, size)).sum(-1))
+
+
+def test_a_call_that_is_compiled_for_other_arguments_says_so() -> None:
+    (left,) = weft.optimize(lambda t: torch.tanh((t * 2).unfold(-1, 3, 1)), (torch.randn(5, 9),)).fallbacks
+    assert left.reason == "weft compiles aten.unfold for some arguments, not for these"
