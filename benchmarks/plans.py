@@ -37,7 +37,7 @@ from weft.lab.whole.rows import chosen
 from weft.lab.workloads.cpu import SUITE
 from weft.lab.workloads.gpu import ROWS
 from weft.lab.workloads.models import MODELS as SMALL
-from weft.plan.choose import region, select
+from weft.plan.choose import checked, region, select
 from weft.plan.execute import plan as executable
 from weft.plan.execute import regions, selections
 from weft.plan.targets.candidates import Selection
@@ -206,7 +206,7 @@ def only_planned() -> Generator[Found]:
         stack.enter_context(mock.patch.object(regions, "build_region", noted))
         stack.enter_context(mock.patch.object(cpp, "build", printed))
         stack.enter_context(mock.patch.object(cpp, "start", return_value=None))
-        stack.enter_context(mock.patch.object(region, "verify", return_value=agreed))
+        stack.enter_context(mock.patch.object(checked, "verify", return_value=agreed))
         stack.enter_context(mock.patch.object(Printed, "assembled", return_value=None))
         stack.enter_context(mock.patch.object(executable, "running", side_effect=PlannedError))
         yield found

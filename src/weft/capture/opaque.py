@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.arguments import dtype_of
 from weft.capture.calls import may_view
 from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
+from weft.capture.convolutions import CHANNELS_LAST, operands
 from weft.capture.describe import first, memory_order, splits
 from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
@@ -33,7 +34,7 @@ _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 
 
 class OpaqueCalls:
-    """Leaves calls to PyTorch.
+    """Leaves calls to PyTorch; `channels_last`: convolutions of pictures with their operands' channels last in memory.
 
     Attributes:
         values: the program's so far.
@@ -43,11 +44,12 @@ class OpaqueCalls:
         looks: those that give views alone.
     """
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, *, channels_last: bool) -> None:
         self.values = values
         self.numbers: dict[Slot, tuple[Call, int]] = {}
         self.fallbacks: list[Fallback] = []
         self.looks: list[Fallback] = []
+        self._channels_last = channels_last
         # The numbers that PyTorch has made.
         self._made: dict[Slot, Ref] = {}
 
@@ -60,6 +62,9 @@ class OpaqueCalls:
         values, builder = self.values, self.values.builder
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
         self._ready(call)
+        turned = operands(call, values.fakes) if self._channels_last else ()
+        for slot in turned:
+            values.refs[slot] = values.lying(values.refs[slot], CHANNELS_LAST)
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
@@ -78,14 +83,14 @@ class OpaqueCalls:
             fake, unlike = values.fakes[slot], slot in values.unlike
             sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
             ref = builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location, always=call.random)
-            order = None if unlike else self._order(call, fake)
+            order = CHANNELS_LAST if turned else None if unlike else self._order(call, fake)
             if order is not None:
                 builder.lies(ref, order)
             values.note(slot, ref)
             if fake.layout is torch.strided:
                 values.storages[ref.value] = storage_of(fake)
             # Of dimensions of size 1 a value has no strides, by which PyTorch may tell one memory format from another.
-            if all(read.value in values.eagers and None not in read.dims for read in refs):
+            if not turned and all(read.value in values.eagers and None not in read.dims for read in refs):
                 values.eagers.add(ref.value)
             results.append(replace(operand(ref), order=self._turned(ref), flagged=flagged(fake)))
         made = [slot for slot in call.results if slot is not None]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.capture.convolutions import CONVOLUTIONS
 from weft.capture.grouped import GROUPED
 from weft.capture.layers import LAYERS
 from weft.capture.losses import LOSSES
@@ -340,6 +341,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "aten.unsafe_split.Tensor": _split,
     "aten.unsafe_split_with_sizes.default": _split_with_sizes,
     "aten.vdot.default": torch.dot,
+    **CONVOLUTIONS,
     **GROUPED,
     **LOSSES,
     **REARRANGED,

@@ -174,6 +174,13 @@ class Values:
         order = memory_order(fake)
         if order is None:
             return ref
+        return self._in_order(ref, order)
+
+    def lying(self, ref: Ref, order: tuple[int, ...]) -> Ref:
+        """Gives `ref` as it is where its dimensions lie in memory in this order, outermost first, else a value of which they do."""
+        return ref if self.builder.lies_in(ref, order) else self._in_order(ref, order)
+
+    def _in_order(self, ref: Ref, order: tuple[int, ...]) -> Ref:
         return self.builder.permute(self.builder.dense(self.builder.permute(ref, order)), inverse(order))
 
     # Whose memory a value lies in.

@@ -30,17 +30,41 @@ def extend_map(site: Site) -> Rewrite | None:
 
         (c)  as (b), where A is not an input of the graph but made in it
 
+             forall y: store(f(load(A[y])), I[y])              forall x:
+             forall x:                                           forall z:
+        (d)    forall z:                                  ->       forall y: store(f(load(A[y])), I[y])
+                 forall y: store(g(load(I[y])), B[x,z,y])          forall y: store(g(load(I[y])), B[x,z,y])
+
     Condition: the graph's results are the x-map's alone, or made of these alone by operators on items, as a rounding is, which
     stay behind it; the x-map sees whatever the others make as a whole, not item by item; and once all is in its inner graph, one
-    of the maps that were outside can be fused with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). What was done
-    once is then done for every x.
+    of the maps that were outside can be fused with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). In (d), which
+    the paper does not have, that takes extensions of maps inside one another; they are one step, and what moves is elementwise
+    alone. What was done once is then done for every x.
     """
-    graph = site.graph
+    inner = _extended(site.graph)
+    return None if inner is None else Rewrite(inner)
+
+
+def _extended(graph: Graph) -> Graph | None:
+    """Extend the last map, or that and the last map within it, and so on, up to one that then meets another."""
     found = extensible(graph)
-    if found is None:
-        return None
-    node, before, behind = found
-    return Rewrite(replace(graph, nodes=(extended(before, node)[0], *behind)))
+    if found is not None:
+        node, before, behind = found
+        return replace(graph, nodes=(extended(before, node)[0], *behind))
+    for node, before, behind in _last_maps(graph):
+        if all(_is_elementwise(other) for other in before.nodes if other is not node):
+            outer = extended(before, node)[0]
+            inner = _extended(outer.body)
+            if inner is not None:
+                return replace(graph, nodes=(sealed(replace(outer, body=inner)), *behind))
+    return None
+
+
+def _is_elementwise(node: BlockNode) -> bool:
+    """Tell whether a node computes each element of others by themselves, in any number of loops."""
+    if isinstance(node, Map):
+        return node.range == All() and node.state is None and all(map(_is_elementwise, node.body.nodes))
+    return isinstance(node, Pointwise)
 
 
 def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
@@ -48,15 +72,20 @@ def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
 
     With it come `graph` without the operators on items that only follow the map, and these.
     """
+    for node, before, behind in _last_maps(graph):
+        inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
+        if exposes(extended(before, node)[0].body, inside):
+            return node, before, behind
+    return None
+
+
+def _last_maps(graph: Graph) -> Iterator[tuple[Map, Graph, tuple[BlockNode, ...]]]:
+    """Yield what `extensible` finds of each map that could be extended, whatever it then meets."""
     for node in graph.nodes:
         if isinstance(node, Map) and node.range == All() and _sees_wholes(graph, node):
             behind = _behind(graph, node)
             if len(graph.nodes) > 1 + len(behind) and _is_last(graph, node, behind):
-                before = replace(graph, nodes=tuple(n for n in graph.nodes if n not in behind))
-                inside = {n.name for n in node.body.nodes if isinstance(n, Map)}
-                if exposes(extended(before, node)[0].body, inside):
-                    return node, before, tuple(behind)
-    return None
+                yield node, replace(graph, nodes=tuple(n for n in graph.nodes if n not in behind)), tuple(behind)
 
 
 def _behind(graph: Graph, node: Map) -> list[BlockNode]:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from testkit.models.zoo import ENDS, MODELS, WORDS, Inputs, Model, Recurrent, UNet, hub
+from testkit.models.zoo import ENDS, MODELS, WORDS, Inputs, Model, hub
+from weft.lab.workloads.nets import Recurrent, UNet
 
 
 def of_default(config: Any, model: Any, **sizes: Any) -> Callable[[str], nn.Module]:
@@ -54,7 +55,7 @@ BASE: dict[str, Model] = {
     "mixtral-base": _larger("mixtral", decoder(hub.MixtralConfig, hub.MixtralForCausalLM, 512, 1408)),
     "vit-base": _larger("vit", of_default(hub.ViTConfig, hub.ViTModel), inputs=pictures(224)),
     "resnet-50": _larger("resnet", lambda _: hub.ResNetModel(hub.ResNetConfig(**_RESNET)), inputs=pictures(224)),
-    "unet-base": _larger("unet", lambda _: UNet(64), inputs=pictures(128)),
+    "unet-base": _larger("unet", lambda _: UNet(64, 3, attention=True), inputs=pictures(128)),
     "lstm-base": _larger("lstm", lambda _: Recurrent(10000, 650)),
 }
 """What `MODELS` has under the first part of the name, larger: BERT, GPT-2 and ViT of 12 layers and width 768, T5-base, ResNet-50,

@@ -10,6 +10,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from weft.lab.workloads.nets import Recurrent, UNet
+
 Inputs = dict[str, Tensor]
 
 # Its configurations are dataclasses by decoration, whose arguments a type checker does not see.
@@ -117,48 +119,6 @@ def resnet(attention: str) -> nn.Module:
     del attention
     config = hub.ResNetConfig(embedding_size=16, hidden_sizes=[32, 64], depths=[2, 2], layer_type="bottleneck")
     return hub.ResNetModel(config)
-
-
-class UNet(nn.Module):
-    """Convolutions down to half the size and back up, joined with what was there before; group norms and SiLU between."""
-
-    def __init__(self, channels: int = 16) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.down = nn.Sequential(nn.GroupNorm(4, channels), nn.SiLU(), nn.Conv2d(channels, 2 * channels, 3, 2, 1))
-        self.inner = nn.Sequential(
-            nn.GroupNorm(4, 2 * channels), nn.SiLU(), nn.Conv2d(2 * channels, 2 * channels, 3, padding=1)
-        )
-        self.up = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(2 * channels, channels, 3, padding=1))
-        self.last = nn.Sequential(nn.GroupNorm(4, 2 * channels), nn.SiLU(), nn.Conv2d(2 * channels, 3, 1))
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        """Gives pictures of the size of `pixel_values`."""
-        first = self.first(pixel_values)
-        down = self.down(first)
-        inner = down + self.inner(down)
-        return self.last(torch.cat([self.up(inner), first], 1))
-
-
-class Recurrent(nn.Module):
-    """Words through two layers of an LSTM, and a softmax over the words that may follow."""
-
-    def __init__(self, words: int = WORDS, width: int = WIDTH) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.layers = nn.LSTM(width, width, 2, batch_first=True)
-        self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, words)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """Gives for each word the logarithms of probabilities of the next."""
-        hidden, _ = self.layers(self.words(input_ids))
-        return torch.log_softmax(self.out(self.norm(hidden)), -1)
-
-
-def without_attention(model: type[nn.Module]) -> Callable[[str], nn.Module]:
-    """A model that has none."""
-    return lambda _: model()
 
 
 def distilbert(attention: str) -> nn.Module:
@@ -274,8 +234,8 @@ MODELS: dict[str, Model] = {
     "t5": Model(t5, to_and_from, generates=True, attentions=("eager",)),
     "vit": Model(vit, pictures),
     "resnet": Model(resnet, pictures, attentions=("eager",)),
-    "unet": Model(without_attention(UNet), pictures, attentions=("eager",)),
-    "lstm": Model(without_attention(Recurrent), tokens, attentions=("eager",)),
+    "unet": Model(lambda _: UNet(), pictures, attentions=("eager",)),
+    "lstm": Model(lambda _: Recurrent(WORDS, WIDTH), tokens, attentions=("eager",)),
     # What the list above does not name, as a check on it.
     "qwen2": Model(decoder(hub.Qwen2Config, hub.Qwen2ForCausalLM), tokens, generates=True),
     "mistral": Model(decoder(hub.MistralConfig, hub.MistralForCausalLM, sliding_window=24), tokens, generates=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import subprocess
@@ -13,10 +14,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.api.backend import backend
 from weft.errors import LeftToPyTorchWarning
@@ -132,8 +134,23 @@ def answer(name: str, device: str, rounds: int, more: Sequence[str] = ()) -> Non
 def _compiled(name: str, model: Any) -> Any:
     if name == PLAIN:
         return model
+    model = _with_own_code(model)
     choice = {OWN: {"backend": backend}, PEER: {"backend": "inductor"}, TUNED: {"mode": "max-autotune-no-cudagraphs"}}
     return _TORCH.compile(model, **choice[name])
+
+
+def _with_own_code(model: nn.Module) -> nn.Module:
+    """Return a model of the same tensors whose `forward` is code of its own.
+
+    Where Dynamo gives up some code under one compiler, as a recurrent layer under Inductor, it runs that code in eager for all.
+    """
+    old: Any = type(model).forward
+    code = old.__code__.replace()
+    forward = FunctionType(code, old.__globals__, old.__name__, old.__defaults__, old.__closure__)
+    forward.__kwdefaults__ = old.__kwdefaults__
+    own = copy.copy(model)
+    own.__class__ = type(type(model).__name__, (type(model),), {"forward": functools.wraps(old)(forward)})
+    return own
 
 
 def _here(row: ModelRow, rounds: int, more: Sequence[str]) -> ModelResult:

@@ -9,10 +9,13 @@ import torch
 
 from weft.lab.whole.rows import Inputs
 
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "attention", "grouped")
-"""Parts of the names of library calls that weft leaves as they are: products, convolutions, attention of the library."""
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "attention", "grouped", "rnn", "lstm")
+"""Parts of the names of library calls that weft leaves as they are: products, convolutions, attention, recurrent layers."""
 
-_PRODUCT_KERNELS = ("gemm", "nvjet", "cutlass", "xmma", "cudnn", "fprop", "splitkreduce", "flash", "fmha")
+_PRODUCT_KERNELS = (
+    *("gemm", "nvjet", "cutlass", "xmma", "cudnn", "fprop", "splitkreduce", "flash", "fmha"),
+    *("conv", "nchw", "rnn", "lstm"),
+)
 """Parts of the names of CUDA kernels of such libraries, in lower case."""
 
 

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import CommandError
+from weft.lab.whole import builders
 from weft.lab.workloads import models
 
 _TORCH: Any = torch  # the type of torch.manual_seed is only partly known
 _ATTENTIONS = ("eager", "sdpa")
 """As transformers calls them: attention written out in PyTorch, and `scaled_dot_product_attention`."""
+
+_NONE = ("",)
+"""Of models that have no attention to choose."""
 
 _LENGTHS = 4
 _CACHES = ("cache", "past_key_values")
@@ -32,6 +36,7 @@ class _Call:
     inputs: Callable[[int, bool, str], Inputs]
     cached: bool = False
     options: Mapping[str, Any] = field(default_factory=lambda: {"use_cache": False})
+    attentions: tuple[str, ...] = _ATTENTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class ModelRow:
 
     Attributes:
         call: the model and what it is called with.
-        attention: "eager" or "sdpa".
+        attention: "eager" or "sdpa"; "" where there is no choice.
         dtype: of weights and activations.
         small: for a quick test: one layer of width 64, and an eighth of the length.
         device: of weights and inputs, "cpu" or "cuda".
@@ -56,12 +61,12 @@ class ModelRow:
     def name(self) -> str:
         """Title, attention and element type."""
         short = {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.dtype]
-        return f"{self.call.title}{' (small)' * self.small} {self.attention} {short}"
+        return " ".join(filter(None, (f"{self.call.title}{' (small)' * self.small}", self.attention, short)))
 
     @property
     def judged(self) -> bool:
         """Tell whether results can be compared: in bf16 routers of experts send tokens elsewhere by a rounding."""
-        return self.dtype == torch.float32 or self.call.build not in (_mixtral, _mixtral_layer)
+        return self.dtype == torch.float32 or self.call.build not in (builders.mixtral, builders.mixtral_layer)
 
     @property
     def first_calls(self) -> int:
@@ -90,6 +95,8 @@ class ModelRow:
 
 def floats(found: Any) -> list[Tensor]:
     """List the tensors of floating point of a model's result, those of a cache among them."""
+    if isinstance(found, Tensor):
+        return [found]
     values: list[Any] = [*found.to_tuple()]
     cache: Any = next((found[name] for name in _CACHES if name in found), None)  # a result may have both names
     for layer in () if cache is None else cache.layers:
@@ -117,59 +124,6 @@ def cast(given: Mapping[str, Any], dtype: torch.dtype, device: str | None = None
     return {name: one(value) for name, value in given.items()}
 
 
-def _bert(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    config = hub.BertConfig(attn_implementation=attention, **(sizes if small else {}))
-    return hub.BertModel(config, add_pooling_layer=False)
-
-
-def _gpt2(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = {"n_embd": 64, "n_layer": 1, "n_head": 2}
-    return hub.GPT2LMHeadModel(hub.GPT2Config(attn_implementation=attention, **(sizes if small else {})))
-
-
-def _llama(hub: Any, attention: str, small: bool) -> nn.Module:
-    return hub.LlamaForCausalLM(hub.LlamaConfig(attn_implementation=attention, **_decoder(1024, 2816, small)))
-
-
-def _mixtral(hub: Any, attention: str, small: bool) -> nn.Module:
-    return hub.MixtralForCausalLM(hub.MixtralConfig(attn_implementation=attention, **_decoder(512, 1408, small)))
-
-
-def _llama_8b(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = _decoder(4096, 14336, small, head=128) | {"vocab_size": 1000 if small else 128256}
-    config = hub.LlamaConfig(attn_implementation=attention, max_position_embeddings=8192, rope_theta=500000.0, **sizes)
-    return hub.LlamaForCausalLM(config)
-
-
-def _t5(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = {"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 1, "num_heads": 2}
-    return hub.T5ForConditionalGeneration(hub.T5Config(attn_implementation=attention, **(sizes if small else {})))
-
-
-def _vit(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    config = hub.ViTConfig(attn_implementation=attention, **(sizes if small else {}))
-    return hub.ViTModel(config, add_pooling_layer=False)
-
-
-def _mixtral_layer(hub: Any, attention: str, small: bool) -> nn.Module:
-    sizes = _decoder(4096, 14336, small, head=128) | {"num_hidden_layers": 1, "vocab_size": 32000}
-    return hub.MixtralForCausalLM(hub.MixtralConfig(attn_implementation=attention, **sizes))
-
-
-def _decoder(width: int, inner: int, small: bool, head: int = 64) -> dict[str, int]:
-    """Return the sizes of four layers whose heads share their keys by four; small: of one layer with four heads of 16."""
-    width, inner, layers, head = (64, 96, 1, 16) if small else (width, inner, 4, head)
-    return {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": width // head,
-        "num_key_value_heads": width // head // 4,
-    }
-
-
 def _words(batch: int, length: int, *names: str) -> Callable[[int, bool, str], Inputs]:
     """Make words of `batch` sequences, by `names`, "input_ids" if none; small: of the first 1,000, an eighth as many in each."""
 
@@ -188,12 +142,12 @@ def _words_of(small: bool) -> int:
     return 1000 if small else 30000
 
 
-def _pictures(batch: int) -> Callable[[int, bool, str], Inputs]:
-    """Make pictures of 224 by 224; small: two of them."""
+def _pictures(batch: int, size: int = 224) -> Callable[[int, bool, str], Inputs]:
+    """Make pictures of `size` by `size`; small: two of them."""
 
     def inputs(number: int, small: bool, device: str) -> Inputs:
         random = torch.Generator(device).manual_seed(number)
-        return {"pixel_values": torch.randn(2 if small else batch, 3, 224, 224, generator=random, device=device)}
+        return {"pixel_values": torch.randn(2 if small else batch, 3, size, size, generator=random, device=device)}
 
     return inputs
 
@@ -224,33 +178,39 @@ def _token(
 
 
 _CALLS = (
-    _Call("BERT-base 1x128", _bert, _words(1, 128), options={}),
-    _Call("BERT-base 8x128", _bert, _words(8, 128), options={}),
-    _Call("GPT-2 1x256", _gpt2, _words(1, 256)),
+    _Call("BERT-base 1x128", builders.bert, _words(1, 128), options={}),
+    _Call("BERT-base 8x128", builders.bert, _words(8, 128), options={}),
+    _Call("GPT-2 1x256", builders.gpt2, _words(1, 256)),
     # The model's table of positions ends at 1,024.
-    _Call("GPT-2 1x1 after 1023", _gpt2, _token(12, 12, 1023, (2, 32)), cached=True),
-    _Call("Llama 4 layers 1x256", _llama, _words(1, 256)),
-    _Call("Llama 4 layers 1x1 after 1024", _llama, _token(4, 4, 1024, (1, 16)), cached=True),
-    _Call("Mixtral 4 layers 1x256", _mixtral, _words(1, 256)),
+    _Call("GPT-2 1x1 after 1023", builders.gpt2, _token(12, 12, 1023, (2, 32)), cached=True),
+    _Call("Llama 4 layers 1x256", builders.llama, _words(1, 256)),
+    _Call("Llama 4 layers 1x1 after 1024", builders.llama, _token(4, 4, 1024, (1, 16)), cached=True),
+    _Call("Mixtral 4 layers 1x256", builders.mixtral, _words(1, 256)),
+    _Call("ResNet-50 2", builders.resnet, _pictures(2), options={}, attentions=_NONE),
+    _Call("U-Net 2", builders.unet, _pictures(2, 128), options={}, attentions=_NONE),
+    _Call("LSTM 4x128", builders.lstm, _words(4, 128), options={}, attentions=_NONE),
 )
 
 
 _GPU_CALLS = (
-    _Call("BERT-base 8x512", _bert, _words(8, 512), options={}),
-    _Call("GPT-2 8x1024", _gpt2, _words(8, 1024)),
-    _Call("T5-small 8x512", _t5, _words(8, 512, "input_ids", "decoder_input_ids")),
-    _Call("ViT-base 16", _vit, _pictures(16), options={}),
-    _Call("Llama-3-8B 4 layers 1x2048", _llama_8b, _words(1, 2048)),
+    _Call("BERT-base 8x512", builders.bert, _words(8, 512), options={}),
+    _Call("GPT-2 8x1024", builders.gpt2, _words(8, 1024)),
+    _Call("T5-small 8x512", builders.t5, _words(8, 512, "input_ids", "decoder_input_ids")),
+    _Call("ViT-base 16", builders.vit, _pictures(16), options={}),
+    _Call("Llama-3-8B 4 layers 1x2048", builders.llama_8b, _words(1, 2048)),
     *(
         _Call(
             f"Llama-3-8B 4 layers {batch}x1 after 4096",
-            _llama_8b,
+            builders.llama_8b,
             _token(4, 8, 4096, (1, 16), batch=batch, width=128),
             cached=True,
         )
         for batch in (1, 8, 64)
     ),
-    _Call("Mixtral layer 1x1024", _mixtral_layer, _words(1, 1024)),
+    _Call("Mixtral layer 1x1024", builders.mixtral_layer, _words(1, 1024)),
+    _Call("ResNet-50 16", builders.resnet, _pictures(16), options={}, attentions=_NONE),
+    _Call("U-Net 16", builders.unet, _pictures(16, 128), options={}, attentions=_NONE),
+    _Call("LSTM 16x256", builders.lstm, _words(16, 256), options={}, attentions=_NONE),
 )
 
 
@@ -261,12 +221,12 @@ def rows(device: str = "cpu", *, small: bool = False) -> Iterator[ModelRow]:
     """
     if device != "cpu":
         for call in _GPU_CALLS:
-            yield from (ModelRow(call, attention, torch.bfloat16, small, device) for attention in _ATTENTIONS)
+            yield from (ModelRow(call, attention, torch.bfloat16, small, device) for attention in call.attentions)
         return
     for dtype in (torch.float32, torch.bfloat16):
         for call in _CALLS:
-            if dtype == torch.float32 or call.build is not _mixtral:
-                yield from (ModelRow(call, attention, dtype, small) for attention in _ATTENTIONS)
+            if dtype == torch.float32 or call.build is not builders.mixtral:
+                yield from (ModelRow(call, attention, dtype, small) for attention in call.attentions)
 
 
 def chosen(only: Sequence[str], device: str = "cpu", *, small: bool = False) -> list[ModelRow]:

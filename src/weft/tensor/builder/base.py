@@ -212,6 +212,11 @@ class Base(Merges):
         made = self._add(Elementwise(self._name(), axes, ref.dtype, Arg(0), (use,)))
         return replace(made, dims=ref.dims)
 
+    def lies_in(self, ref: Ref, order: Sequence[int]) -> bool:
+        """Tell whether the dimensions of `ref`, and nothing else, lie in memory in this order, outermost first."""
+        axes = self._atoms(tuple(ref.dims[d] for d in order))
+        return self._turned.get(ref.value, self._own[ref.value]) == axes
+
     def side_by_side(self, ref: Ref) -> Ref:
         """Return a copy of the tensor in which axes that are merged lie side by side, else in the order in which it lies.
 
