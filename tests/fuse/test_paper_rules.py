@@ -194,6 +194,35 @@ def test_extension_where_both_read_a_list_that_the_graph_makes():
     assert any({f.outer for f in a.inputs} & {f.outer for f in b.inputs} & made for a, b in pairs)
 
 
+def test_extension_of_maps_inside_one_another():
+    """Variant (d): x * exp(c) for matrices of matrices; exp(c) is over the innermost dimension."""
+    (batch,) = axes("b")
+    rows = (batch, M, N, K)
+    program = tensors(each("e", (K,), EXP, Use("c", (K,))), each("y", rows, MUL, Use("x", rows), Use("e", (K,))),
+                      inputs=(tensor("x", *rows), tensor("c", K)), outputs=("y",))  # fmt: skip
+    fusion = fuse(lower(program), checked=True)
+    assert [step.rule for step in fusion.steps].count("extend_map") == 1
+    assert len(fusion.snapshots[0].program.graph.nodes) == 2
+    (outer,) = fusion.last.graph.nodes
+    assert isinstance(outer, Map)
+    assert sorted(n.axis.space.name for n in maps_of(outer)) == ["B", "K", "M", "N"]
+    assert_same(lower(program), fusion.last, {"B": 2, "M": 4, "N": 2, "K": 6}, {"B": 1, "M": 2, "N": 1, "K": 3})
+
+
+def maps_of(node: Map) -> list[Map]:
+    inner = [n for n in node.body.nodes if isinstance(n, Map)]
+    return [node, *(each for n in inner for each in maps_of(n))]
+
+
+def test_maps_inside_one_another_are_not_extended_over_sums():
+    """x * sum(a): the sum would be made again for each matrix of matrices."""
+    batch, summed = axes("b", "l")
+    rows = (batch, M, N, K)
+    program = tensors(row_sum("t", "a", K, summed), each("y", rows, MUL, Use("x", rows), Use("t", (K,))),
+                      inputs=(tensor("x", *rows), tensor("a", K, summed)), outputs=("y",))  # fmt: skip
+    assert len(fuse(lower(program), checked=True).snapshots) == 1
+
+
 # Where they must not fire.
 
 

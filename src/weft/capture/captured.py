@@ -328,8 +328,18 @@ def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Returns `tensor` with its dimensions in memory in this order, outermost first: itself if they are so, else a copy."""
-    return tensor.permute(tuple(order)).contiguous().permute(inverse(order))
+    """Returns `tensor` with its dimensions in memory in this order, outermost first: itself if they are so, else a copy.
+
+    Dimensions of size 1, whose strides say nothing, have those that a new tensor of this order has.
+    """
+    turned = tensor.permute(tuple(order)).contiguous()
+    strides, step = list[int](), 1
+    for size in reversed(turned.shape):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    if turned.stride() != tuple(strides):
+        turned = turned.as_strided(turned.shape, strides)
+    return turned.permute(inverse(order))
 
 
 def laid_out(tensor: torch.Tensor, layout: MemoryLayout, arguments: Sequence[Any]) -> torch.Tensor:
