@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.block.program import BlockNode, Broadcast, Feed, Graph, Map, Pointwise, sealed
+from weft.block.program import BlockNode, Broadcast, Extent, Feed, Graph, Literal, Map, Pointwise, sealed
 from weft.block.ranges import All
 from weft.block.rename import fresh, rename_body, rename_node, values_of
 from weft.block.walk import in_order, operands, results
@@ -64,7 +64,7 @@ def _is_elementwise(node: BlockNode) -> bool:
     """Tell whether a node computes each element of others by themselves, in any number of loops."""
     if isinstance(node, Map):
         return node.range == All() and node.state is None and all(map(_is_elementwise, node.body.nodes))
-    return isinstance(node, Pointwise)
+    return isinstance(node, Pointwise | Literal | Extent)
 
 
 def extensible(graph: Graph) -> tuple[Map, Graph, tuple[BlockNode, ...]] | None:
