@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -64,7 +65,8 @@ def test_pictures_have_channels_last_where_that_costs_no_precision(weft, model, 
 
 
 def test_what_has_channels_last_is_not_copied(weft):
-    model = block(3, 3).bfloat16().to(memory_format=torch.channels_last)
+    model: Any = block(3, 3).bfloat16()
+    model.to(memory_format=torch.channels_last)
     pictures = torch.randn(2, 8, 6, 5, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     right(model, pictures)
     weft.run(model, pictures)
@@ -111,7 +113,7 @@ def test_what_follows_a_convolution_is_as_eager_has_it(then: Callable[[torch.Ten
 
 
 def test_weights_that_are_loaded_anew_count():
-    model = block(3).bfloat16()
+    model: Any = block(3).bfloat16()
     pictures = torch.randn(2, 8, 6, 5, dtype=torch.bfloat16)
     compiled = torch.compile(model, backend="weft")
     with torch.no_grad():
