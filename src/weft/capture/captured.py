@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Any, TypeAlias
 
 import torch
@@ -330,15 +332,12 @@ def _with_units(tensor: torch.Tensor, kept: Sequence[bool]) -> torch.Tensor:
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Returns `tensor` with its dimensions in memory in this order, outermost first: itself if they are so, else a copy.
 
-    Dimensions of size 1, whose strides say nothing, have those that a new tensor of this order has.
+    Where strides say nothing, of sizes 1 and of no elements, they are those that a new tensor of this order has.
     """
     turned = tensor.permute(tuple(order)).contiguous()
-    strides, step = list[int](), 1
-    for size in reversed(turned.shape):
-        strides.insert(0, step)
-        step *= max(size, 1)
-    if turned.stride() != tuple(strides):
-        turned = turned.as_strided(turned.shape, strides)
+    if 1 in turned.shape or 0 in turned.shape:
+        steps = accumulate((max(size, 1) for size in reversed(turned.shape[1:])), mul, initial=1)
+        turned = turned.as_strided(turned.shape, tuple(steps)[::-1])
     return turned.permute(inverse(order))
 
 

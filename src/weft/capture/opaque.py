@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.arguments import dtype_of
 from weft.capture.calls import may_view
 from weft.capture.captured import Fallback, MemoryLayout, OpaqueCall, Operand, Told
-from weft.capture.convolutions import CHANNELS_LAST, operands
+from weft.capture.convolutions import CHANNELS_LAST, with_channels_last
 from weft.capture.describe import first, memory_order, splits
 from weft.capture.flags import flagged
 from weft.capture.memory import STRIDED, Effect, Piece, storage_of
@@ -34,7 +34,7 @@ _OF_ROWS = ("aten.view_as_complex", "aten.view_as_real")
 
 
 class OpaqueCalls:
-    """Leaves calls to PyTorch; `channels_last`: convolutions of pictures with their operands' channels last in memory.
+    """Leaves calls to PyTorch; `channels_last`: element types of which convolutions of pictures read these with channels last.
 
     Attributes:
         values: the program's so far.
@@ -44,7 +44,7 @@ class OpaqueCalls:
         looks: those that give views alone.
     """
 
-    def __init__(self, values: Values, *, channels_last: bool) -> None:
+    def __init__(self, values: Values, *, channels_last: frozenset[torch.dtype]) -> None:
         self.values = values
         self.numbers: dict[Slot, tuple[Call, int]] = {}
         self.fallbacks: list[Fallback] = []
@@ -62,19 +62,19 @@ class OpaqueCalls:
         values, builder = self.values, self.values.builder
         name = f"{call.packet.removeprefix('aten.').replace('::', '_')}_{number}"
         self._ready(call)
-        turned = operands(call, values.fakes) if self._channels_last else ()
-        for slot in turned:
-            values.refs[slot] = values.lying(values.refs[slot], CHANNELS_LAST)
+        turned = with_channels_last(call, values.fakes, self._channels_last)
+        known = values.unlike.keys().isdisjoint(turned)
+        copies = {slot: values.lying(values.refs[slot], CHANNELS_LAST) for slot in turned if known}
         target = call.target
         if target is _VIEW and not call.pinned:
             # A computed tensor need not have the strides that eager's has: where they do not allow a view, a copy.
             target = _RESHAPE
         told = {source.symbol: Told(self._held(source.slot), source.dim) for source in call.sources}
         args, kwargs = pytree.tree_map(
-            functools.partial(self._held, told=told, exact=_foreign(call) or self._makes_foreign(call)),
+            functools.partial(self._held, told=told, instead=copies, exact=_foreign(call) or self._makes_foreign(call)),
             (call.args, call.kwargs),
         )
-        refs = [self.value(slot) for slot in call.reads()]
+        refs = [copies.get(slot) or self.value(slot) for slot in call.reads()]
         results: list[Operand | None] = []
         for slot in call.results:
             if slot is None:
@@ -83,14 +83,14 @@ class OpaqueCalls:
             fake, unlike = values.fakes[slot], slot in values.unlike
             sizes, dtype = ((), DType.unknown) if unlike else (self._sizes(call, fake), dtype_of(fake.dtype))
             ref = builder.opaque(call.packet, name, refs, sizes, dtype, reason, call.location, always=call.random)
-            order = CHANNELS_LAST if turned else None if unlike else self._order(call, fake)
+            order = CHANNELS_LAST if copies else None if unlike else self._order(call, fake)
             if order is not None:
                 builder.lies(ref, order)
             values.note(slot, ref)
             if fake.layout is torch.strided:
                 values.storages[ref.value] = storage_of(fake)
             # Of dimensions of size 1 a value has no strides, by which PyTorch may tell one memory format from another.
-            if not turned and all(read.value in values.eagers and None not in read.dims for read in refs):
+            if not copies and all(read.value in values.eagers and None not in read.dims for read in refs):
                 values.eagers.add(ref.value)
             results.append(replace(operand(ref), order=self._turned(ref), flagged=flagged(fake)))
         made = [slot for slot in call.results if slot is not None]
@@ -140,11 +140,25 @@ class OpaqueCalls:
             if call.pinned and slot not in values.theirs and slot not in values.pinned:
                 refs[slot] = values.as_in_memory(refs[slot], values.fakes[slot])
 
-    def _held(self, leaf: Any, told: Mapping[str, Told] | None = None, *, exact: bool = False) -> Any:
-        """Gives what stands for an argument of a call; `exact` gives tensors the strides that they have in eager."""
+    def _held(
+        self,
+        leaf: Any,
+        told: Mapping[str, Told] | None = None,
+        instead: Mapping[Slot, Ref] | None = None,
+        *,
+        exact: bool = False,
+    ) -> Any:
+        """Gives what stands for an argument of a call.
+
+        Args:
+            leaf: the argument.
+            told: what tells the numbers among arguments, by symbol.
+            instead: values that are read in place of those of their slots.
+            exact: give tensors the strides that they have in eager.
+        """
         match leaf:
             case Slot():
-                ref = self.value(leaf)
+                ref = (instead or {}).get(leaf) or self.value(leaf)
                 layout = self._exact(leaf) if exact else None
                 return replace(operand(ref), order=self._turned(ref), layout=layout)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():

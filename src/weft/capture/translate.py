@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree  # no public name
 from weft.capture.arguments import Arguments, Handler, dtype_of
 from weft.capture.captured import Captured, FixedLayout
 from weft.capture.contents import symbols_of
-from weft.capture.convolutions import prefers_channels_last
+from weft.capture.convolutions import types_with_channels_last
 from weft.capture.creation import CREATION
 from weft.capture.describe import alive, home_of, unlike
 from weft.capture.elementwise import elementwise, is_elementwise
@@ -101,7 +101,7 @@ class _Translation:
         self.device = home_of(recording)
         self.values = Values(recording, names, unlike(recording, self.device))
         self.builder = self.values.builder
-        self.opaque = OpaqueCalls(self.values, channels_last=prefers_channels_last(recording))
+        self.opaque = OpaqueCalls(self.values, channels_last=types_with_channels_last(recording))
 
     def captured(self) -> Captured:
         """Translates each call, and says how the graph's results come of the program."""

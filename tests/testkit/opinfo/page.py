@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testkit.opinfo.campaign import RESULTS
+from weft.capture.convolutions import CONVOLUTIONS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
 from weft.capture.joins import JOINS
@@ -59,7 +60,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Views and copies": set(VIEWS),
         "Joined tensors": set(JOINS),
         "New tensors": set(CREATION),
-        "Composite": {name.rpartition(".")[0] for name in PARTS},
+        "Composite": {name.rpartition(".")[0] for name in PARTS.keys() - CONVOLUTIONS.keys()},
         "Lookups": set(LOOKUPS),
         "Picks": {name.rpartition(".")[0] for name in PICKS},
     }

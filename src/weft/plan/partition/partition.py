@@ -322,8 +322,9 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
     """Sort `stages` into a chain: each after those whose values it waits for, and right after the one that most of them lead to.
 
     Among the values that a stage waits for, the one with the longest path of stages before it comes last, so that a chain with
-    short branches into it stays together. Where PyTorch makes that one it comes first: no kernel can go on from it, but one of
-    what else the stage waits for can. Views do not count as steps of a path, and views of inputs come first of all.
+    short branches into it stays together. Where PyTorch makes that one, or the stage itself, it comes first: no kernel
+    joins the two, and a short branch is better made beside its reader. Views do not count as steps of a path, and views of
+    inputs come first of all.
     """
     waits = [sorted(own) for own in waits_of(stages)]
     height: list[int] = []
@@ -337,7 +338,7 @@ def linear(stages: Sequence[Task]) -> tuple[Task, ...]:
     while waiting:
         place = waiting[-1]
         missing = sorted((i for i in waits[place] if i not in done), key=lambda i: (height[i], i))
-        if missing and isinstance(stages[missing[-1]], TorchCall):
+        if missing and any(isinstance(stages[i], TorchCall) for i in (place, missing[-1])):
             missing.insert(0, missing.pop())
         if missing:
             waiting += reversed(missing)
