@@ -38,8 +38,8 @@ def extend_map(site: Site) -> Rewrite | None:
     Condition: the graph's results are the x-map's alone, or made of these alone by operators on items, as a rounding is, which
     stay behind it; the x-map sees whatever the others make as a whole, not item by item; and once all is in its inner graph, one
     of the maps that were outside can be fused with one that was inside: by rule 1 in (a), by rule 2 in (b) and (c). In (d), which
-    the paper does not have, that takes extensions of maps inside one another; they are one step, and what moves is elementwise
-    alone. What was done once is then done for every x.
+    the paper does not have, that takes extensions of maps inside one another; they are one step, and what goes into all but the
+    innermost of them is elementwise. What was done once is then done for every x.
     """
     inner = _extended(site.graph)
     return None if inner is None else Rewrite(inner)
