@@ -129,6 +129,17 @@ def test_pictures_of_one_channel_keep_their_order(weft):
     assert orders(weft.only) == [None, _TURNED]
 
 
+@pytest.mark.parametrize("size", [2, 1])
+def test_patches_side_by_side_turn_nothing_by_themselves(weft, size):
+    """A copy of their weights takes longer than it saves; beside others they are turned with these."""
+    patches = nn.Conv2d(3, 8, size, size).bfloat16()
+    pictures = torch.randn(2, 3, 8, 6).bfloat16()
+    weft.run(nn.Sequential(patches, nn.ReLU()), pictures)
+    assert orders(weft.only) == [None if size > 1 else _TURNED]
+    weft.run(nn.Sequential(patches, nn.ReLU(), block(3).bfloat16()), pictures)
+    assert orders(weft.only) == [_TURNED, _TURNED]
+
+
 def test_transposed_convolutions_keep_their_order(weft):
     def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         options = [1, 1], [0, 0], [1, 1], True, [0, 0], 1

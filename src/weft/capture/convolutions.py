@@ -18,6 +18,8 @@ _ATEN: Any = torch.ops.aten
 _ONEDNN: Any = torch.ops.mkldnn
 _TRANSPOSED = 6
 """The place among the arguments of `aten.convolution` that says whether it is a transposed one."""
+_STEPS = 3
+"""The place of the stride among the arguments of a convolution."""
 _PRECISE_CHANNELS = 4
 """Channels at a time, those of a picture with transparency, up to which convolutions in fp32 add up as precisely either way."""
 
@@ -29,13 +31,18 @@ def types_with_channels_last(recording: Recording) -> frozenset[torch.dtype]:
     What is computed between two convolutions keeps the order. It costs nothing in half precision, and in fp32 for
     convolutions of one position (1x1) or of few channels at a time. For others oneDNN then adds all products of an element
     one after the other, with two to five times the error: where there is such a one, those of fp32 keep their order.
+    Convolutions of patches side by side are matmuls, for which a copy of their weights takes longer than it saves (1.1 to 1.9
+    times the time, of ViT's and the like on a CPU): where there is no other, they keep their order.
     """
     fakes = {slot: recording.fakes[slot.index] for call in recording.calls for slot in call.reads()}
     found, refused = set[torch.dtype](), set[torch.dtype]()
     for call in recording.calls:
         if operands := _operands(call, fakes):
             pictures, weights = (fakes[slot] for slot in operands)
-            (found if _is_as_precise(pictures, weights) else refused).add(pictures.dtype)
+            if not _is_as_precise(pictures, weights):
+                refused.add(pictures.dtype)
+            elif not _is_of_patches(call, weights):
+                found.add(pictures.dtype)
     return frozenset(found - refused)
 
 
@@ -79,6 +86,13 @@ def _is_as_precise(pictures: torch.Tensor, weights: torch.Tensor) -> bool:
             return channels <= _PRECISE_CHANNELS or all(size == 1 for size in window)
         case _:
             return False
+
+
+def _is_of_patches(call: Call, weights: torch.Tensor) -> bool:
+    """Tell whether a convolution goes over patches that lie side by side, of more than one position."""
+    window = list(map(hint, weights.shape[2:]))
+    steps: Any = call.kwargs.get("stride", call.args[_STEPS] if len(call.args) > _STEPS else 1)
+    return max(window) > 1 and (window == [steps] * 2 if isinstance(steps, int) else window == [*steps])
 
 
 def _with_bias_apart(convolution: Any) -> Callable[..., Any]:
