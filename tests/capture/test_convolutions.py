@@ -127,6 +127,8 @@ def test_pictures_of_one_channel_keep_their_order(weft):
     right(model, pictures)
     weft.run(model, pictures)
     assert orders(weft.only) == [None, _TURNED]
+    (made,) = next(iter(weft.only.calls.values())).results
+    assert made.order is None
 
 
 @pytest.mark.parametrize("size", [2, 1])
@@ -155,7 +157,7 @@ def test_other_pictures(shape):
     right(nn.Conv2d(8, 8, 3, padding=1).bfloat16(), torch.randn(shape).bfloat16())
 
 
-def test_pictures_on_another_device_are_the_library_s(monkeypatch):
+def test_pictures_on_another_device_are_the_library_s():
     def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.conv2d(x.to("meta"), w.to("meta")), x + 1
 

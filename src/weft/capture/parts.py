@@ -353,4 +353,4 @@ PARTS: dict[str, Callable[..., Any]] = {
 """By overload; NotImplemented leaves the call whole."""
 
 TAKEN_APART = frozenset(overload.rpartition(".")[0] for overload in PARTS.keys() - CONVOLUTIONS.keys())
-"""By the names of their packets, operations that are recorded as others, at least for some arguments."""
+"""By the names of their packets, operations that are recorded as others, at least for some arguments; convolutions stay calls."""

@@ -17,8 +17,7 @@ import torch
 from torch.utils import _pytree as pytree  # no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # no public name
 
-from weft.capture.convolutions import CONVOLUTIONS
-from weft.capture.parts import PARTS
+from weft.capture.parts import TAKEN_APART
 from weft.capture.translate import meaning
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
@@ -148,9 +147,7 @@ def share(op: Any) -> int | None:
 
 
 def _translated(packet: str) -> bool:
-    return meaning(packet) is not None or any(
-        name.rpartition(".")[0] == packet for name in PARTS.keys() - CONVOLUTIONS.keys()
-    )
+    return meaning(packet) is not None or packet in TAKEN_APART
 
 
 def cases(op: Any, dtype: torch.dtype, layout: str) -> Iterator[Case]:

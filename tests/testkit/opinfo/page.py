@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from testkit.opinfo.campaign import RESULTS
-from weft.capture.convolutions import CONVOLUTIONS
 from weft.capture.creation import CREATION
 from weft.capture.elementwise import ALIASES
 from weft.capture.joins import JOINS
 from weft.capture.lookups import LOOKUPS
 from weft.capture.matmuls import MATMULS
-from weft.capture.parts import PARTS
+from weft.capture.parts import TAKEN_APART
 from weft.capture.picks import PICKS
 from weft.capture.reductions import REDUCTIONS
 from weft.capture.scans import SCANS
@@ -60,7 +59,7 @@ def groups() -> dict[str, tuple[str, ...]]:
         "Views and copies": set(VIEWS),
         "Joined tensors": set(JOINS),
         "New tensors": set(CREATION),
-        "Composite": {name.rpartition(".")[0] for name in PARTS.keys() - CONVOLUTIONS.keys()},
+        "Composite": set(TAKEN_APART),
         "Lookups": set(LOOKUPS),
         "Picks": {name.rpartition(".")[0] for name in PICKS},
     }

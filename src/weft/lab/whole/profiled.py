@@ -14,7 +14,7 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution",
 
 _PRODUCT_KERNELS = (
     *("gemm", "nvjet", "cutlass", "xmma", "cudnn", "fprop", "splitkreduce", "flash", "fmha"),
-    *("conv", "nchw", "rnn", "lstm"),
+    *("conv2d", "convolve", "nchw", "rnn", "lstm"),
 )
 """Parts of the names of CUDA kernels of such libraries, in lower case."""
 
