@@ -37,7 +37,7 @@ def test_what_meets_a_merged_dimension_becomes_a_view_and_its_size_follows() -> 
     product = b.matmul(q, b.transpose(repeated(b, k), 1, 2))
     assert b.shape(product) == (12, 4, 5)
     assert b.merges(product)
-    (run_,) = b.runs(product)
+    run_ = b.last_run(product)
     assert run_[:2] == (0, 1)
     spread = Ref(product.value, tuple(b._own[product.value]), F32)
     program = b.finish([spread])

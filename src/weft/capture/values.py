@@ -118,15 +118,15 @@ class Values:
         split = self.builder.dense(ref) if in_order else ref
         ref = self.looked(split)
         try:
-            runs = self.builder.runs(ref)
+            run = self.builder.last_run(ref)
         except UnsupportedError:
             # A kernel copies: what weft makes it can copy where it is made, where PyTorch's view of it would be read from memory.
             source = ref if self._is_given(ref) else split
             ref = self.builder.dense(source) if packed else self.builder.side_by_side(source)
-            runs = self.builder.runs(ref)
-        first, last, _ = runs[-1]
+            run = self.builder.last_run(ref)
+        first, last, _ = run
         name = f"flatten_{len(self.calls)}"
-        made = self.builder.flatten(ref, runs[-1], name)
+        made = self.builder.flatten(ref, run, name)
         self._look(name, FLATTEN, ref, made, first, last)
         return made
 

@@ -116,7 +116,7 @@ class Base(Merges):
         return replace(self._add(node), dims=dims)
 
     def flatten(self, ref: Ref, run: tuple[int, int, Axis], call: str) -> Ref:
-        """Return `ref` read through PyTorch's `call`, which makes one axis of those of one of its `runs`."""
+        """Return `ref` read through PyTorch's `call`, which makes one axis of those of a run (`last_run`)."""
         own, (first, last, merged) = self._own[ref.value], run
         axes: list[SizeOrAxis] = [*own[:first], merged, *own[last + 1 :]]
         made = self.opaque("aten.flatten", call, [ref], axes, ref.dtype, "a view for what reads merged dimensions")

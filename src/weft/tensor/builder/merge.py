@@ -74,22 +74,18 @@ class Merges:
         dims = present(ref.dims)[first : first + count]
         return not set(self._atoms(dims)) <= set(self._own[ref.value])
 
-    def runs(self, ref: Ref) -> list[tuple[int, int, Axis]]:
-        """Lists for each merged dimension of `ref` the first and last of its value's axes that it is made of, and its own axis.
+    def last_run(self, ref: Ref) -> tuple[int, int, Axis]:
+        """Returns the first and last of its value's axes that the last merged dimension of `ref` is made of, and its own axis.
 
         Raises:
             UnsupportedError: they do not lie side by side in the value, or it does not have them all: `dense` makes one that does.
         """
-        own = self._own[ref.value]
-        found: list[tuple[int, int, Axis]] = []
-        for axis in present(ref.dims):
-            parts = self._parts.get(axis)
-            if parts is not None:
-                first = own.index(parts[0]) if parts[0] in own else 0
-                if own[first : first + len(parts)] != parts:
-                    raise UnsupportedError("dimensions that are merged do not lie side by side")
-                found.append((first, first + len(parts) - 1, axis))
-        return found
+        own, axis = self._own[ref.value], [d for d in present(ref.dims) if d in self._parts][-1]
+        parts = self._parts[axis]
+        first = own.index(parts[0]) if parts[0] in own else 0
+        if own[first : first + len(parts)] != parts:
+            raise UnsupportedError("dimensions that are merged do not lie side by side")
+        return first, first + len(parts) - 1, axis
 
     def _one(self, axes: tuple[Axis, ...]) -> Axis | None:
         """Returns the dimension that is merged of `axes`."""
