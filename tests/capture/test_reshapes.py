@@ -156,6 +156,25 @@ PLAIN = {
 }
 
 
+def rotated(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def cached(q, keys, k):
+    """Keys with rotated halves behind those of a cache, each for several queries, as rotary embeddings ask for."""
+    keys = torch.cat([keys, k + rotated(k)], 2)
+    return keys, (q + rotated(q)) @ repeated(keys, 4).mT
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_keys_of_two_halves_are_not_written_for_each_of_their_queries(weft, dynamic):
+    """Of merged heads and merged halves the halves alone are one axis in memory: heads stay as they are, and are not repeated."""
+    captured = weft.compare(cached, torch.randn(2, 12, 4, 6), torch.randn(X), torch.randn(2, 3, 1, 6), dynamic=dynamic)
+    assert captured.fallbacks == ()
+    assert [n for n in copies(captured) if n.axes] == []
+
+
 AT_ANY_SIZE = (
     "elementwise",
     "causal attention",

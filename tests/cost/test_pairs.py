@@ -87,7 +87,7 @@ def test_binaries_are_loaded_for_the_calls_that_they_were_compiled_for(archive: 
 
     def load(assembled: Assembled, device: int) -> LoadedBinary:
         loaded.append(assembled.binary)
-        return LoadedBinary(1, 32, 0)
+        return LoadedBinary(1, 32, 0, 264)
 
     def allocate(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype).as_subclass(OnGpu)

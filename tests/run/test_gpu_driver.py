@@ -51,7 +51,9 @@ class Library:
             case "cuDeviceGet":
                 return _put(arguments[0], arguments[1])
             case "cuDeviceGetAttribute":
-                return _put(arguments[0], 228 << 10)
+                return _put(arguments[0], 132 if arguments[1] == 16 else 228 << 10)
+            case "cuOccupancyMaxActiveBlocksPerMultiprocessor":
+                return _put(arguments[0], 6)
             case "cuDevicePrimaryCtxRetain":
                 return _put(arguments[0], 0xC0 + arguments[1].value, ctypes.c_void_p)
             case "cuModuleLoadData":
@@ -75,7 +77,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     found = Library()
-    caches = (driver._primary_context, driver._most_shared, driver._version)
+    caches = (driver._primary_context, driver._of_device, driver._version)
     monkeypatch.setattr(driver, "_library", lambda: found)
     for cache in caches:
         cache.cache_clear()
@@ -85,7 +87,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 
 
 def test_a_binary_is_loaded_into_the_context_of_its_gpu(library: Library) -> None:
-    assert driver.load(BINARY, 1) == driver.LoadedBinary(0xF0, 40, 24)
+    assert driver.load(BINARY, 1) == driver.LoadedBinary(0xF0, 40, 24, fills=6 * 132)
     names = [name for name, *_ in library.asked]
     assert names.index("cuCtxPushCurrent_v2") < names.index("cuModuleLoadData") < names.index("cuCtxPopCurrent_v2")
     assert library.of("cuCtxPushCurrent_v2") == [[0xC1]]

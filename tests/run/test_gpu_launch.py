@@ -15,7 +15,7 @@ import torch
 from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import GridLoop
 from weft.errors import TargetError, UnsupportedError
-from weft.run.gpu import Assembled, GpuSignature, KernelClass
+from weft.run.gpu import Assembled, GpuSignature, KernelClass, driver
 from weft.run.gpu.driver import LoadedBinary
 from weft.run.gpu.launch import Runtime, make_gpu_launcher, refusing
 from weft.run.launch import OutputSpec, SizeSpec
@@ -97,7 +97,7 @@ class Gpu:
 
     def load(self, assembled: Assembled, device: int) -> LoadedBinary:
         self.loads.append((str(assembled.kind), device))
-        return LoadedBinary(100 + len(self.loads), 32, 0)
+        return LoadedBinary(100 + len(self.loads), 32, 0, 264)
 
     def start(self, config: int, function: int, parameters: int, extra: None) -> int:
         assert extra is None
@@ -135,6 +135,20 @@ def test_the_driver_reads_what_the_binary_takes() -> None:
     assert started.parameters == [x.data_ptr(), b.data_ptr(), out.data_ptr(), 33, 48, 48, 0, 0]
     assert (tuple(out.shape), out.stride(), out.dtype) == ((33, 48), (48, 1), torch.float32)
     assert str(gpu.made[0]) == "*fp32:16 *fp32:16 *fp32:16 i32 i32:16 i32:16 =1 =1 =64"
+
+
+@pytest.mark.parametrize(("blocks", "early"), [(131, False), (132, True), (300, True)])
+def test_few_thread_blocks_wait_for_the_kernel_before_them(
+    blocks: int, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 264 places half are enough: the first ones to become free are on a few multiprocessors, where few would crowd."""
+    monkeypatch.setattr(driver, "_version", lambda: 12080)
+    for starts_early in (True, False):
+        gpu = Gpu()
+        gpu.launcher(replace(TWICE, early=starts_early))(*tensors(16 * blocks, 48))
+        assert gpu.started[0].config[0] == blocks
+        assert gpu.started[0].config[-1] == (early and starts_early)
+        assert bool(gpu.started[0].config[-2]) is starts_early
 
 
 def test_strides_of_other_classes_are_arguments() -> None:

@@ -27,7 +27,7 @@ of its attributes and how many there are."""
 
 # The driver API's numbers, which never change (cuda.h).
 _MAX_THREADS, _STATIC_SHARED, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _CARVEOUT = 0, 1, 3, 4, 8, 9
-_MOST_SHARED_OF_DEVICE = 97
+_MULTIPROCESSORS, _MOST_SHARED_OF_DEVICE = 16, 97
 _ALL_SHARED = 100
 _SHARED_WITHOUT_ASKING = 48 << 10
 _RELAXED = 2
@@ -49,6 +49,12 @@ _FUNCTIONS = {
     "cuThreadExchangeStreamCaptureMode": [ctypes.c_void_p],
     "cuModuleLoadData": [ctypes.c_void_p, ctypes.c_char_p],
     "cuModuleGetFunction": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p],
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_size_t,
+    ],
     "cuFuncGetAttribute": [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p],
     "cuFuncSetAttribute": [ctypes.c_void_p, ctypes.c_int, ctypes.c_int],
     "cuLaunchKernelEx": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
@@ -91,11 +97,13 @@ class LoadedBinary:
         function: the driver's handle.
         registers: of a thread.
         spilled: bytes of local memory of a thread: what found no register.
+        fills: thread blocks that take all places of the GPU.
     """
 
     function: int
     registers: int
     spilled: int
+    fills: int
 
 
 def start() -> StartFunction:
@@ -172,7 +180,7 @@ def _loaded(assembled: Assembled, device: int) -> LoadedBinary:
             f"but GPU {device} has registers for {most}"
         )
     if assembled.shared > _SHARED_WITHOUT_ASKING:
-        most = _most_shared(device) - _attribute(handle, _STATIC_SHARED)
+        most = _of_device(_MOST_SHARED_OF_DEVICE, device) - _attribute(handle, _STATIC_SHARED)
         if assembled.shared > most:
             raise UnsupportedError(
                 f"a thread block of kernel {assembled.name} needs {assembled.shared} bytes of shared memory, "
@@ -180,7 +188,8 @@ def _loaded(assembled: Assembled, device: int) -> LoadedBinary:
             )
         _demand(library.cuFuncSetAttribute(handle, _DYNAMIC_SHARED, assembled.shared))
         _demand(library.cuFuncSetAttribute(handle, _CARVEOUT, _ALL_SHARED))
-    return LoadedBinary(handle, _attribute(handle, _REGISTERS), _attribute(handle, _LOCAL_BYTES))
+    registers, spilled = _attribute(handle, _REGISTERS), _attribute(handle, _LOCAL_BYTES)
+    return LoadedBinary(handle, registers, spilled, _places(assembled, handle) * _of_device(_MULTIPROCESSORS, device))
 
 
 def _attribute(function: int, which: int) -> int:
@@ -189,11 +198,22 @@ def _attribute(function: int, which: int) -> int:
     return found.value
 
 
+def _places(assembled: Assembled, function: int) -> int:
+    """Returns how many of its thread blocks a multiprocessor runs at once."""
+    found = ctypes.c_int()
+    _demand(
+        _library().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(found), function, assembled.threads, assembled.shared
+        )
+    )
+    return found.value
+
+
 @functools.cache
-def _most_shared(device: int) -> int:
+def _of_device(which: int, device: int) -> int:
     library, handle, found = _library(), ctypes.c_int(), ctypes.c_int()
     _demand(library.cuDeviceGet(ctypes.byref(handle), device))
-    _demand(library.cuDeviceGetAttribute(ctypes.byref(found), _MOST_SHARED_OF_DEVICE, handle))
+    _demand(library.cuDeviceGetAttribute(ctypes.byref(found), which, handle))
     return found.value
 
 

@@ -32,10 +32,10 @@ from weft.run.gpu.signature import FAR, LONGEST, GpuSignature
 from weft.run.launch import Launcher, allocation, check, sizes_and_strides, tuple_of
 from weft.target import Target
 
-LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, "list[Any]"]
+LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, int, "list[Any]"]
 """Ready to be started: the block of memory; addresses of its configuration, of the function and of the arguments' addresses; the
-words of the configuration that give block and shared memory; bytes of Triton's memory for each thread block; the other calls of the
-same binary that no thread uses, where it goes back to."""
+words of the configuration that give block and shared memory; bytes of Triton's memory for each thread block; the thread blocks that
+take all places of the GPU; the other calls of the same binary that no thread uses, where it goes back to."""
 
 _MOST_KNOWN = 4096
 _MOST_PROGRAMS = 1 << 31
@@ -238,7 +238,7 @@ def _maker(
         base = ctypes.addressof(memory)
         memory[first + arguments + 2 :] = [base + 8 * (first + place) for place in places]
         parameters = base + 8 * (first + arguments + 2)
-        return (memory, base, loaded.function, parameters, block, assembled.shared, assembled.scratch, free)
+        return (memory, base, loaded.function, parameters, block, assembled.shared, assembled.scratch, loaded.fills, free)
 
     return make
 
@@ -317,9 +317,11 @@ class _Text:
         tensors = [*self.inputs, *self.outputs]
         lines += [f"    {a} = {t}.data_ptr()" for a, t in zip(self.addresses, tensors, strict=True)]
         groups = [tuple_of(g) for g in (self.addresses, [*self.size_of.values()], self.strides)]
-        attributes = map(str, driver.attributes(early=self.signature.early))
+        attributes, count = driver.attributes(early=self.signature.early)
+        # The places that become free first are on a few multiprocessors: few thread blocks would crowd there.
+        early = f"2 * grid >= fills and {count}" if count else "0"
         words = [
-            *(f"{_LITTLE_ONE} + grid", "block", f"{_LITTLE_ONE + 1}", "shared", "stream(device)", *attributes),
+            *(f"{_LITTLE_ONE} + grid", "block", f"{_LITTLE_ONE + 1}", "shared", "stream(device)", str(attributes), early),
             *(*self.addresses, *self.size_of.values(), *self.strides, "own"),
         ]
         return [
@@ -328,7 +330,7 @@ class _Text:
             f"        call = known[{self.key()}].pop()",
             "    except LookupError:",
             f"        call = ready(device, {', '.join(groups)})",
-            "    memory, config, function, arguments, block, shared, own, free = call",
+            "    memory, config, function, arguments, block, shared, own, fills, free = call",
             "    if own:",
             "        held = allocate((own * grid,), (1,), byte)",
             "        own = held.data_ptr()",
