@@ -281,7 +281,7 @@ class _Text(RegionText):
         if not self.launches:
             exec(plain, self.scope)  # noqa: S102 - our own text
             return self.scope["run"]
-        profiled = Profiled(plain, dict(self.scope), self.launches)
+        profiled = Profiled(plain, dict(self.scope), self.launches, on_gpu=not self.threads)
         asked = f"    if profiler._is_profiler_enabled: return profiled(*{tuple_of(self.arguments)})"
         self.scope |= {"profiler": profiler, "profiled": profiled}
         exec(compile("\n".join((text[0], asked, *text[1:])), _FILE, "exec"), self.scope)  # noqa: S102 - our own text
