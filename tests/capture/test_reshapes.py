@@ -10,7 +10,8 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from weft.capture.reshapes import Digits, common_digits
-from weft.tensor.program import Elementwise, Opaque, Reindex
+from weft.pipeline import normalize
+from weft.tensor.program import Contraction, Elementwise, Opaque, Reindex
 from weft.tensor.scalar import Arg
 
 
@@ -173,6 +174,21 @@ def test_keys_of_two_halves_are_not_written_for_each_of_their_queries(weft, dyna
     captured = weft.compare(cached, torch.randn(2, 12, 4, 6), torch.randn(X), torch.randn(2, 3, 1, 6), dynamic=dynamic)
     assert captured.fallbacks == ()
     assert [n for n in copies(captured) if n.axes] == []
+
+
+def packed_heads(x, w, cos, sin):
+    """Queries and keys that one product makes, each turned by halves of a head."""
+    q, k = (each.view(2, 5, 2, 8).transpose(1, 2) for each in (x @ w).chunk(2, -1))
+    q, k = (each * cos + rotated(each) * sin for each in (q, k))
+    return torch.softmax(q @ k.mT, -1)
+
+
+def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft):
+    """A part of a product's columns is a product of that part of the weights, and its halves are views of that in memory."""
+    captured = weft.compare(packed_heads, torch.randn(2, 5, 6), torch.randn(6, 32), torch.randn(5, 8), torch.randn(5, 8))
+    assert captured.fallbacks == ()
+    products = [n for n in normalize(captured.program).nodes if isinstance(n, Contraction)]
+    assert len(products) == 3  # queries, keys, and their product
 
 
 AT_ANY_SIZE = (

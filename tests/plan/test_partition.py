@@ -6,7 +6,7 @@ import torch
 
 from testkit.block import programs
 from testkit.plan.captured import captured
-from weft.plan.partition.halves import before_wider
+from weft.plan.partition.halves import before_repeats, before_wider
 from weft.plan.partition.partition import Region, TorchCall, partition
 from weft.plan.partition.stages import depths
 from weft.tensor.axes import Axis, Space
@@ -110,3 +110,45 @@ def test_numbers_alone_have_no_widest_values() -> None:
     (region,) = partition(program)
     assert isinstance(region, Region)
     assert before_wider(program, region) == (region,)
+
+
+def modulated(x, c, w, v):
+    """A norm whose scale and shift are made of a condition, in two matmuls, one row a sample; and a gate beside it."""
+    scale, shift = c @ w, c @ v
+    return torch.layer_norm(x, (x.shape[-1],)) * (1 + scale[:, None]) + shift[:, None], scale.sigmoid()
+
+
+def test_what_repeats_matmuls_of_fewer_axes_is_cut_from_them_with_what_only_it_reads():
+    given = torch.randn(3, 7, 5), torch.randn(3, 4), torch.randn(4, 5), torch.randn(4, 5)
+    program, _ = captured(modulated, given)
+    (whole,) = partition(program)
+    assert isinstance(whole, Region)
+    first, second = before_repeats(program, whole)
+    kinds = [{type(n).__name__ for n in part.program.nodes} for part in (first, second)]
+    assert "Contraction" in kinds[0]
+    assert "Reduction" not in kinds[0]
+    assert "Contraction" not in kinds[1]
+    assert "Reduction" in kinds[1]  # the norm: no matmul's result reads it
+    assert len(first.results) == 3  # scale, shift and the gate, each of a row for a sample
+    assert second.results == (program.outputs[0],)
+
+
+def test_what_repeats_a_matmul_in_several_ways_is_cut_into_connected_parts():
+    def function(x, y, w):
+        made = x @ w
+        return made[:, None] * y, made.exp()[:, None] - y
+
+    program, _ = captured(function, (torch.randn(3, 4), torch.randn(3, 7, 4), torch.randn(4, 4)))
+    (whole,) = partition(program)
+    assert isinstance(whole, Region)
+    first, *others = before_repeats(program, whole)
+    assert any(isinstance(n, Contraction) for n in first.program.nodes)
+    assert [part.results for part in others] == [(name,) for name in program.outputs]
+
+
+def test_matmuls_whose_results_are_not_repeated_stay_with_what_follows():
+    for function in (lambda x, w: torch.softmax(x @ w, -1), lambda x, w: x + 1, lambda x, w: (x @ w) * x.sum(-1, True)):
+        program, _ = captured(function, (torch.randn(3, 4), torch.randn(4, 4)))
+        (whole,) = partition(program)
+        assert isinstance(whole, Region)
+        assert before_repeats(program, whole) == (whole,)

@@ -12,7 +12,13 @@ from weft.errors import ScheduleError, UnsupportedError
 from weft.plan.choose.joins import crowded, joins
 from weft.plan.choose.refused import RefusedRegions, RegionValues
 from weft.plan.partition.cover import Subset, Waits, cheapest, convex_parts, elements, stretches, subset_of
-from weft.plan.partition.halves import before_matmuls, before_reductions, before_wider, beside_matmuls
+from weft.plan.partition.halves import (
+    before_matmuls,
+    before_reductions,
+    before_repeats,
+    before_wider,
+    beside_matmuls,
+)
 from weft.plan.partition.partition import (
     Region,
     Task,
@@ -241,7 +247,7 @@ class Cuts:
 
     def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> Iterator[Atom]:
         """Cuts `region` into the parts that may have a kernel where it has none."""
-        for split in (apart, before_reductions):
+        for split in (before_repeats, apart, before_reductions):
             parts = split(self.program, region)
             if len(parts) > 1:
                 for part in parts:

@@ -73,6 +73,46 @@ def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
     return _in_two(program, members, late, region)
 
 
+def before_repeats(program: TensorProgram, region: Region) -> tuple[Region, ...]:
+    """Cut `region` into what makes the results of matmuls, and what repeats them along axes that they do not have, with what follows
+    and what only that reads; the latter in connected parts.
+
+    In one kernel each block along such an axis, as the words of a cache that a new word's keys are added to, would multiply again.
+    """
+    members = [n for n in region.program.nodes if n.name not in program.local]
+    values, multiplied, late = program.values(), set[str](), set[str]()
+    for node in members:
+        read = stored_uses(program, node)
+        of_matmuls = [values[v] for v in read if v in multiplied]
+        there = {a.space for value in of_matmuls for a in value.axes}
+        if not late.isdisjoint(read) or (of_matmuls and not {a.space for a in node.axes} <= there):
+            late.add(node.name)
+        elif of_matmuls or isinstance(node, Contraction):
+            multiplied.add(node.name)
+    if not late or not multiplied:
+        return (region,)
+    readers: dict[str, set[str]] = {}
+    for node in reversed(members):
+        for value in stored_uses(program, node):
+            readers.setdefault(value, set()).add(node.name)
+        asked = readers.get(node.name, set())
+        if asked and asked <= late and node.name not in multiplied and node.name not in program.outputs:
+            late.add(node.name)
+    first, second = ([n for n in members if (n.name in late) is which] for which in (False, True))
+    return tuple(with_local(program, part, program.local) for part in (first, *_connected(program, second)))
+
+
+def _connected(program: TensorProgram, members: Sequence[Node]) -> list[list[Node]]:
+    """Part `members` where none reads of the other, in order of their first nodes."""
+    parts: list[list[Node]] = []
+    for node in members:
+        read = set(stored_uses(program, node))
+        own = [part for part in parts if any(n.name in read for n in part)]
+        parts = [part for part in parts if part not in own]
+        parts.append([*(n for part in own for n in part), node])
+    return sorted(parts, key=lambda part: program.places[part[0].name])
+
+
 def _in_two(
     program: TensorProgram, members: Sequence[Node], late: Collection[str], region: Region
 ) -> tuple[Region, ...]:

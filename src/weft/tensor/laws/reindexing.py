@@ -112,7 +112,7 @@ class _Inlining(Draft):
         """Tells whether `value` is better read from memory in split dimensions than computed in these: then all its elements
         would be computed once more, or a matmul would run over more axes.
         """
-        if value in self.made_of_matmuls or value in self.program.outputs:
+        if self.origin.get(value, value) in self.made_of_matmuls or value in self.program.outputs:
             return True
         readers = self.program.readers.get(value, ())
         ways = {_digits(node) if isinstance(node, Reindex) else node.name for node in readers}
