@@ -185,7 +185,9 @@ def packed_heads(x, w, cos, sin):
 
 def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft):
     """A part of a product's columns is a product of that part of the weights, and its halves are views of that in memory."""
-    captured = weft.compare(packed_heads, torch.randn(2, 5, 6), torch.randn(6, 32), torch.randn(5, 8), torch.randn(5, 8))
+    captured = weft.compare(
+        packed_heads, torch.randn(2, 5, 6), torch.randn(6, 32), torch.randn(5, 8), torch.randn(5, 8)
+    )
     assert captured.fallbacks == ()
     products = [n for n in normalize(captured.program).nodes if isinstance(n, Contraction)]
     assert len(products) == 3  # queries, keys, and their product

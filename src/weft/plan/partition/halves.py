@@ -74,8 +74,8 @@ def before_wider(program: TensorProgram, region: Region) -> tuple[Region, ...]:
 
 
 def before_repeats(program: TensorProgram, region: Region) -> tuple[Region, ...]:
-    """Cut `region` into what makes the results of matmuls, and what repeats them along axes that they do not have, with what follows
-    and what only that reads; the latter in connected parts.
+    """Cut `region` into what makes the results of matmuls, and what repeats them along axes that they do not have, in connected
+    parts, with what follows and what only that reads.
 
     In one kernel each block along such an axis, as the words of a cache that a new word's keys are added to, would multiply again.
     """

@@ -238,7 +238,17 @@ def _maker(
         base = ctypes.addressof(memory)
         memory[first + arguments + 2 :] = [base + 8 * (first + place) for place in places]
         parameters = base + 8 * (first + arguments + 2)
-        return (memory, base, loaded.function, parameters, block, assembled.shared, assembled.scratch, loaded.fills, free)
+        return (
+            memory,
+            base,
+            loaded.function,
+            parameters,
+            block,
+            assembled.shared,
+            assembled.scratch,
+            loaded.fills,
+            free,
+        )
 
     return make
 
@@ -321,7 +331,15 @@ class _Text:
         # The places that become free first are on a few multiprocessors: few thread blocks would crowd there.
         early = f"2 * grid >= fills and {count}" if count else "0"
         words = [
-            *(f"{_LITTLE_ONE} + grid", "block", f"{_LITTLE_ONE + 1}", "shared", "stream(device)", str(attributes), early),
+            *(
+                f"{_LITTLE_ONE} + grid",
+                "block",
+                f"{_LITTLE_ONE + 1}",
+                "shared",
+                "stream(device)",
+                str(attributes),
+                early,
+            ),
             *(*self.addresses, *self.size_of.values(), *self.strides, "own"),
         ]
         return [
