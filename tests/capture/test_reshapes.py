@@ -176,21 +176,23 @@ def test_keys_of_two_halves_are_not_written_for_each_of_their_queries(weft, dyna
     assert [n for n in copies(captured) if n.axes] == []
 
 
-def packed_heads(x, w, cos, sin):
-    """Queries and keys that one product makes, each turned by halves of a head."""
-    q, k = (each.view(2, 5, 2, 8).transpose(1, 2) for each in (x @ w).chunk(2, -1))
+def packed_heads(x, w, cos, sin, gated):
+    """Queries and keys that one product makes, each turned by halves of a head, with values or a gate of as many columns."""
+    q, k, rest = (x @ w).chunk(3, -1)
+    q, k = (each.view(2, 5, 2, 8).transpose(1, 2) for each in (q, k))
     q, k = (each * cos + rotated(each) * sin for each in (q, k))
-    return torch.softmax(q @ k.mT, -1)
+    shares = torch.softmax(q @ k.mT, -1)
+    return (shares, rest.sigmoid()) if gated else shares @ rest.view(2, 5, 2, 8).transpose(1, 2)
 
 
-def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft):
-    """A part of a product's columns is a product of that part of the weights, and its halves are views of that in memory."""
-    captured = weft.compare(
-        packed_heads, torch.randn(2, 5, 6), torch.randn(6, 32), torch.randn(5, 8), torch.randn(5, 8)
-    )
+@pytest.mark.parametrize(("gated", "count"), [(True, 4), (False, 3)])
+def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft, gated, count):
+    """Where all parts are read in split dimensions one matmul makes all; else each part is one, its halves views of that."""
+    given = torch.randn(2, 5, 6), torch.randn(6, 48), torch.randn(5, 8), torch.randn(5, 8), gated
+    captured = weft.compare(packed_heads, *given)
     assert captured.fallbacks == ()
     products = [n for n in normalize(captured.program).nodes if isinstance(n, Contraction)]
-    assert len(products) == 3  # queries, keys, and their product
+    assert len(products) == count  # one projection or three, scores, and their product with values
 
 
 AT_ANY_SIZE = (

@@ -50,7 +50,8 @@ def inline_reindexing(program: TensorProgram) -> TensorProgram:
     Condition: the index is affine, up to the last index of the source's own dimension; where two
     reindexings compose to something else, or the source is opaque, the reindexing stays. So does one of
     what is returned and made of a matmul's result: it is in memory, and what it is made of may be all
-    that the program does. And so does one that splits a dimension of what is made of a matmul's result,
+    that the program does. So does one of what is made of a matmul's result and only read in split dimensions, in parts too: one
+    matmul makes all of it. And so does one that splits a dimension of what is made of a matmul's result,
     or is read otherwise as well: it is a view of memory that is there anyway. And so do those of a value
     that is read at more than `MOST_PLACES` places, also by way of others that are reindexed in their turn:
     a tree of steps that each read two slices of the one before would be written out leaf by leaf.
@@ -78,7 +79,8 @@ _Place: TypeAlias = tuple[str, tuple[Affine, ...]]
 class _Inlining(Draft):
     """The new program so far; `pending` are the old reindexings.
 
-    What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place. What was made to be some
+    What an old reindexing `stands_for` is a use over the axes that it had; `known`: what is at some place; `looked` are places that
+    are read in memory in any case; `split` tells of values whether `is_only_split`. What was made to be some
     place of a value has that value for its `origin`, of which there are so many `places`; `crowded` are values with too many.
     """
 
@@ -86,6 +88,8 @@ class _Inlining(Draft):
     pending: dict[str, Reindex] = field(default_factory=dict[str, Reindex])
     stands_for: dict[str, Use] = field(default_factory=dict[str, Use])
     known: dict[_Place, Use] = field(default_factory=dict[_Place, Use])
+    looked: set[_Place] = field(default_factory=set[_Place])
+    split: dict[str, bool] = field(default_factory=dict[str, bool])
     whole: dict[str, str] = field(default_factory=dict[str, str])
     origin: dict[str, str] = field(default_factory=dict[str, str])
     places: Counter[str] = field(default_factory=Counter[str])
@@ -104,6 +108,8 @@ class _Inlining(Draft):
         """Tells whether `value[index...]` is read where `value` lies in memory, not computed there."""
         if value in self.pending:
             return False
+        if (value, tuple(index)) in self.looked:
+            return True
         if value in self.returned or self.origin.get(value, value) in self.crowded:
             return True
         return any(len(i.terms) > 1 for i in index) and self.lies_in_memory(value)
@@ -118,11 +124,28 @@ class _Inlining(Draft):
         ways = {_digits(node) if isinstance(node, Reindex) else node.name for node in readers}
         return len(ways) > 1 and value not in self.program.numbers
 
+    def is_only_split(self, value: str) -> bool:
+        """Tells whether `value` is read by reindexings alone that split a dimension, or are read so themselves: then it is better
+        made whole, by one matmul in place of several.
+        """
+        if value not in self.split:
+            readers = self.program.readers.get(value, ())
+            self.split[value] = bool(readers) and value not in self.program.outputs and all(map(self.splits, readers))
+        return self.split[value]
+
+    def splits(self, node: Node) -> bool:
+        """Tells whether `node` is a reindexing that splits a dimension, or that such ones alone read."""
+        return isinstance(node, Reindex) and (
+            any(len(i.terms) > 1 for i in node.index) or self.is_only_split(node.name)
+        )
+
     def run(self) -> TensorProgram:
         """Applies the whole law, but for removing the nodes that are dead afterwards."""
         for node in self.program.nodes:
             match node:
                 case Reindex():
+                    if node.source in self.made_of_matmuls and self.is_only_split(node.source):
+                        self.looked.add((node.source, node.index))
                     self.stands_for[node.name] = self.at(node.source, node.index)
                     self.pending[node.name] = node
                 case Opaque():
