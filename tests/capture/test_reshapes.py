@@ -195,6 +195,25 @@ def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft, gated, cou
     assert len(products) == count  # one projection or three, scores, and their product with values
 
 
+def test_of_a_product_of_which_one_row_is_split_the_others_are_not_multiplied(weft):
+    captured = weft.compare(lambda x, w: (x @ w)[:, -1].view(2, 4, 8) * 2, torch.randn(2, 5, 6), torch.randn(6, 32))
+    (product,) = (n for n in normalize(captured.program).nodes if isinstance(n, Contraction))
+    assert [a.space.fixed or a.space.example for a in product.axes] == [2, 32]
+
+
+@pytest.mark.parametrize("sorts", [False, True])
+def test_a_copy_in_another_order_is_made_where_its_operand_is(weft, sorts):
+    """Where a copy is needed in any case, no view of the operand is made first: a kernel would write that for the copy to read."""
+
+    def function(x):
+        made = (x * 2 + 1).permute(1, 0, 2, 3).reshape(x.shape[1] * x.shape[0], -1)
+        return torch.sort(made, -1).values if sorts else made
+
+    captured = weft.compare(function, torch.randn(2, 3, 4, 5))
+    looks = {n.name for n in captured.program.nodes if isinstance(n, Opaque)}
+    assert all(use.value not in looks for n in copies(captured) for use in n.args)
+
+
 AT_ANY_SIZE = (
     "elementwise",
     "causal attention",

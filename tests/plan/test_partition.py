@@ -11,7 +11,18 @@ from weft.plan.partition.partition import Region, TorchCall, partition
 from weft.plan.partition.stages import depths
 from weft.tensor.axes import Axis, Space
 from weft.tensor.dtypes import DType
-from weft.tensor.program import Cast, Contraction, Elementwise, Extent, Input, Iota, Opaque, TensorProgram, Use
+from weft.tensor.program import (
+    Cast,
+    Contraction,
+    Elementwise,
+    Extent,
+    Input,
+    Iota,
+    Opaque,
+    Ranking,
+    TensorProgram,
+    Use,
+)
 from weft.tensor.scalar import Arg, Lit, apply
 
 M, F32 = Axis("m", Space("M")), DType.float32
@@ -152,3 +163,33 @@ def test_matmuls_whose_results_are_not_repeated_stay_with_what_follows():
         (whole,) = partition(program)
         assert isinstance(whole, Region)
         assert before_repeats(program, whole) == (whole,)
+
+
+def test_both_results_of_a_ranking_stay_together():
+    """Also of a matmul's result: its places are an axis of their own, along which nothing is repeated."""
+
+    def router(x, w):
+        values, places = torch.topk(x @ w, 2, -1)
+        return torch.softmax(values, -1), places
+
+    def beside(x, w, y):
+        values, places = torch.topk(y, 3, -1)
+        return (x @ w)[:, None] * values.sum(-1, True), places
+
+    for function, given in ((router, (8, 4)), (beside, (4, 4))):
+        inputs = torch.randn(5, 6), torch.randn(6, given[0]), torch.randn(5, 7, 4)
+        program, _ = captured(function, inputs[: function.__code__.co_argcount])
+        for stage in partition(program):
+            parts = before_repeats(program, stage) if isinstance(stage, Region) else ()
+            ranking = [n.name for n in program.nodes if isinstance(n, Ranking)]
+            assert all({*ranking} & {n.name for n in p.program.nodes} in ({*ranking}, set()) for p in parts)
+
+
+def test_what_a_reduction_makes_of_a_matmul_is_not_repeated_along_the_axis_that_the_matmul_has():
+    program, _ = captured(
+        lambda x, w, g: (x @ w) * ((x @ w).square().mean(-1, keepdim=True).rsqrt() * g),
+        (torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)),
+    )
+    (whole,) = partition(program)
+    assert isinstance(whole, Region)
+    assert before_repeats(program, whole) == (whole,)

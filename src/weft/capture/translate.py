@@ -112,14 +112,16 @@ class _Translation:
             made_by.update(dict.fromkeys(self.builder.made_since(known), number))
         found = Results(self.recording, values, self.opaque)
         results, writes = tuple(found.results()), tuple(found.writes())
-        program = _pruned(self.builder.finish(found.outputs), values.calls)
+        wanted = (name for name, call in values.calls.items() if not call.look)  # of views those that are read
+        program = _pruned(self.builder.finish(found.outputs), wanted)
+        there = {node.call for node in program.nodes if isinstance(node, Opaque)}
         foreign = next((n for n in program.nodes if n.dtype.is_foreign and not isinstance(n, Opaque)), None)
         if foreign is not None:
             raise UnsupportedError(f"weft does not copy {foreign.dtype} numbers")
         return Captured(
             program,
             tuple(values.arguments),
-            values.calls,
+            {name: call for name, call in values.calls.items() if not call.look or name in there},
             results,
             writes,
             tuple(self.opaque.fallbacks),
@@ -144,7 +146,9 @@ class _Translation:
     def _translate(self, call: Call, number: int) -> None:
         """Lets weft make the result of a call, where need be with merged dimensions made one axis; else leaves it to PyTorch."""
         reason = self._attempt(call, number)
-        while reason is not None and self._plainer(call):
+        if reason is not None and call.packet in _HANDLERS and self._one_plainer(call, number):
+            return
+        while reason is not None and self._plainer(call, every=True):
             reason = self._attempt(call, number)
         if reason is None:
             return
@@ -170,11 +174,28 @@ class _Translation:
         self.builder.undo(known)
         return reason
 
-    def _plainer(self, call: Call) -> bool:
-        """Makes the last merged dimension of each tensor that `call` reads one axis; False where none has any."""
+    def _one_plainer(self, call: Call, number: int) -> bool:
+        """Tries `call` with the last merged dimension alone of what it reads as one axis; where that does not do, nothing is done.
+
+        The others stay as they are: of heads that are repeated in memory none is written more than once.
+        """
+        refs, known = dict(self.values.refs), self.builder.mark()
+        if self._plainer(call, every=False) and self._attempt(call, number) is None:
+            return True
+        self.builder.undo(known)
+        self.values.refs.update(refs)  # views that nothing reads are left out in the end
+        return False
+
+    def _plainer(self, call: Call, *, every: bool) -> bool:
+        """Makes the last merged dimension of each tensor that `call` reads one axis; False where none has any.
+
+        every: as of `Values.plainer`.
+        """
         merged = [slot for slot in dict.fromkeys(call.reads()) if self.builder.merges(self.values.refs[slot])]
         for slot in merged:
-            self.values.refs[slot] = self.values.plainer(self.values.refs[slot], in_order=self.values.copies(call))
+            self.values.refs[slot] = self.values.plainer(
+                self.values.refs[slot], in_order=self.values.copies(call), every=every
+            )
         return bool(merged)
 
     def _handled(self, call: Call, number: int) -> list[tuple[Slot, Ref]]:

@@ -106,19 +106,20 @@ class Values:
         packed: a copy shall be row-major.
         """
         while self.builder.merges(ref):
-            ref = self.plainer(ref, packed=packed)
+            ref = self.plainer(ref, packed=packed, every=True)
         return ref
 
-    def plainer(self, ref: Ref, *, in_order: bool = False, packed: bool = False) -> Ref:
+    def plainer(self, ref: Ref, *, in_order: bool = False, packed: bool = False, every: bool = False) -> Ref:
         """Gives `ref`, which has merged dimensions, one less: the last one is one axis.
 
         in_order: the value's axes shall lie in memory as the dimensions do.
         packed: they shall where it must be copied in any case.
+        every: the others will be one axis each as well, so that one copy makes them all lie side by side.
         """
         split = self.builder.dense(ref) if in_order else ref
         ref = self.looked(split)
         try:
-            run = self.builder.last_run(ref)
+            run = self.builder.last_run(ref, every=every)
         except UnsupportedError:
             # A kernel copies: what weft makes it can copy where it is made, where PyTorch's view of it would be read from memory.
             source = ref if self._is_given(ref) else split

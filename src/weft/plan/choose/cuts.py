@@ -247,7 +247,7 @@ class Cuts:
 
     def _pieces(self, region: Region, home: int, inside: tuple[Region, ...]) -> Iterator[Atom]:
         """Cuts `region` into the parts that may have a kernel where it has none."""
-        for split in (before_repeats, apart, before_reductions):
+        for split in (*((before_repeats,) if self.prices.fine else ()), apart, before_reductions):
             parts = split(self.program, region)
             if len(parts) > 1:
                 for part in parts:

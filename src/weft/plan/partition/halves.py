@@ -80,37 +80,46 @@ def before_repeats(program: TensorProgram, region: Region) -> tuple[Region, ...]
     In one kernel each block along such an axis, as the words of a cache that a new word's keys are added to, would multiply again.
     """
     members = [n for n in region.program.nodes if n.name not in program.local]
-    values, multiplied, late = program.values(), set[str](), set[str]()
+    reached, late = dict[str, frozenset[Space]](), set[str]()  # the axes of matmuls' results that values are made of
     for node in members:
         read = stored_uses(program, node)
-        of_matmuls = [values[v] for v in read if v in multiplied]
-        there = {a.space for value in of_matmuls for a in value.axes}
-        if not late.isdisjoint(read) or (of_matmuls and not {a.space for a in node.axes} <= there):
+        made = [reached[v] for v in read if v in reached]
+        there = frozenset[Space]().union(*made)
+        own = {a.space for a in node.axes}
+        # What ranks has an axis of its own for the places, which repeats nothing.
+        if not late.isdisjoint(read) or (made and not isinstance(node, Ranking) and not own <= there):
             late.add(node.name)
-        elif of_matmuls or isinstance(node, Contraction):
-            multiplied.add(node.name)
-    if not late or not multiplied:
+        elif made or isinstance(node, Contraction):
+            reached[node.name] = there | own
+    if not late or not reached:
         return (region,)
     readers: dict[str, set[str]] = {}
     for node in reversed(members):
         for value in stored_uses(program, node):
             readers.setdefault(value, set()).add(node.name)
         asked = readers.get(node.name, set())
-        if asked and asked <= late and node.name not in multiplied and node.name not in program.outputs:
+        if (
+            asked
+            and asked <= late
+            and not (node.name in reached or node.name in program.outputs or isinstance(node, Ranking))
+        ):
             late.add(node.name)
     first, second = ([n for n in members if (n.name in late) is which] for which in (False, True))
     return tuple(with_local(program, part, program.local) for part in (first, *_connected(program, second)))
 
 
 def _connected(program: TensorProgram, members: Sequence[Node]) -> list[list[Node]]:
-    """Part `members` where none reads of the other, in order of their first nodes."""
+    """Part `members` where none reads of the other; both results of a ranking stay together. In order of their last nodes."""
     parts: list[list[Node]] = []
     for node in members:
         read = set(stored_uses(program, node))
-        own = [part for part in parts if any(n.name in read for n in part)]
+        both = node.both if isinstance(node, Ranking) else None
+        own = [
+            p for p in parts if any(n.name in read or (both and isinstance(n, Ranking) and n.both == both) for n in p)
+        ]
         parts = [part for part in parts if part not in own]
         parts.append([*(n for part in own for n in part), node])
-    return sorted(parts, key=lambda part: program.places[part[0].name])
+    return parts
 
 
 def _in_two(

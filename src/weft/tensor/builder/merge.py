@@ -74,18 +74,23 @@ class Merges:
         dims = present(ref.dims)[first : first + count]
         return not set(self._atoms(dims)) <= set(self._own[ref.value])
 
-    def last_run(self, ref: Ref) -> tuple[int, int, Axis]:
-        """Returns the first and last of its value's axes that the last merged dimension of `ref` is made of, and its own axis.
+    def last_run(self, ref: Ref, *, every: bool = False) -> tuple[int, int, Axis]:
+        """Returns the first and last of its value's axes that the last merged dimension of `ref`, which has one, is made of, and
+        its own axis.
 
         Raises:
-            UnsupportedError: they do not lie side by side in the value, or it does not have them all: `dense` makes one that does.
+            UnsupportedError: they do not lie side by side in the value, or it does not have them all; `every`: those of any other
+                merged dimension do not. `dense` makes one of which they do.
         """
-        own, axis = self._own[ref.value], [d for d in present(ref.dims) if d in self._parts][-1]
-        parts = self._parts[axis]
-        first = own.index(parts[0]) if parts[0] in own else 0
-        if own[first : first + len(parts)] != parts:
-            raise UnsupportedError("dimensions that are merged do not lie side by side")
-        return first, first + len(parts) - 1, axis
+        own, merged = self._own[ref.value], [d for d in present(ref.dims) if d in self._parts]
+        for axis in merged if every else merged[-1:]:
+            parts = self._parts[axis]
+            first = own.index(parts[0]) if parts[0] in own else 0
+            if own[first : first + len(parts)] != parts:
+                raise UnsupportedError("dimensions that are merged do not lie side by side")
+        parts = self._parts[merged[-1]]
+        first = own.index(parts[0])
+        return first, first + len(parts) - 1, merged[-1]
 
     def _one(self, axes: tuple[Axis, ...]) -> Axis | None:
         """Returns the dimension that is merged of `axes`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TypeAlias, assert_never
 
 from weft.tensor.axes import Affine, Axis, Space
@@ -125,12 +126,13 @@ class _Inlining(Draft):
         return len(ways) > 1 and value not in self.program.numbers
 
     def is_only_split(self, value: str) -> bool:
-        """Tells whether `value` is read by reindexings alone that split a dimension, or are read so themselves: then it is better
-        made whole, by one matmul in place of several.
+        """Tells whether `value` is read by reindexings alone that split a dimension, or are read so themselves, and all of it is:
+        then it is better made whole, by one matmul in place of several.
         """
         if value not in self.split:
             readers = self.program.readers.get(value, ())
-            self.split[value] = bool(readers) and value not in self.program.outputs and all(map(self.splits, readers))
+            whole = _elements(self.program.values()[value]) <= sum(map(_elements, readers))
+            self.split[value] = whole and value not in self.program.outputs and all(map(self.splits, readers))
         return self.split[value]
 
     def splits(self, node: Node) -> bool:
@@ -321,6 +323,11 @@ class _Inlining(Draft):
         if ends not in (0, 1):
             return None
         return Affine(tuple((a, c) for a, c in terms.items() if c), offset, bool(ends))
+
+
+def _elements(node: Node) -> int:
+    """Returns how many elements a value has in the example, as far as that says."""
+    return prod(a.space.fixed or a.space.example or 1 for a in node.axes)
 
 
 def _last(space: Space, source: Space, derived: Iterable[Derived]) -> tuple[int, int] | None:
