@@ -170,7 +170,7 @@ def cached(q, keys, k):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_keys_of_two_halves_are_not_written_for_each_of_their_queries(weft, dynamic):
-    """Of merged heads and merged halves the halves alone are one axis in memory: heads stay as they are, and are not repeated."""
+    """Make the halves alone one axis in memory: merged heads stay as they are, and are not repeated."""
     captured = weft.compare(cached, torch.randn(2, 12, 4, 6), torch.randn(X), torch.randn(2, 3, 1, 6), dynamic=dynamic)
     assert captured.fallbacks == ()
     assert [n for n in copies(captured) if n.axes] == []
@@ -187,7 +187,7 @@ def packed_heads(x, w, cos, sin, gated):
 
 @pytest.mark.parametrize(("gated", "count"), [(True, 4), (False, 3)])
 def test_halves_of_a_part_of_a_product_are_not_multiplied_again(weft, gated, count):
-    """Where all parts are read in split dimensions one matmul makes all; else each part is one, its halves views of that."""
+    """Make all by one matmul where all parts are read in split dimensions; else each part is one, its halves views of that."""
     given = torch.randn(2, 5, 6), torch.randn(6, 48), torch.randn(5, 8), torch.randn(5, 8), gated
     captured = weft.compare(packed_heads, *given)
     assert captured.fallbacks == ()
@@ -203,7 +203,7 @@ def test_of_a_product_of_which_one_row_is_split_the_others_are_not_multiplied(we
 
 @pytest.mark.parametrize("sorts", [False, True])
 def test_a_copy_in_another_order_is_made_where_its_operand_is(weft, sorts):
-    """Where a copy is needed in any case, no view of the operand is made first: a kernel would write that for the copy to read."""
+    """Make no view of an operand first where a copy is needed in any case: a kernel would write it for the copy to read."""
 
     def function(x):
         made = (x * 2 + 1).permute(1, 0, 2, 3).reshape(x.shape[1] * x.shape[0], -1)

@@ -141,7 +141,7 @@ def test_the_driver_reads_what_the_binary_takes() -> None:
 def test_few_thread_blocks_wait_for_the_kernel_before_them(
     blocks: int, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 264 places half are enough: the first ones to become free are on a few multiprocessors, where few would crowd."""
+    """Start early with half of 264 places: the first ones to become free are on a few multiprocessors, where few would crowd."""
     monkeypatch.setattr(driver, "_version", lambda: 12080)
     for starts_early in (True, False):
         gpu = Gpu()
