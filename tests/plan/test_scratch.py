@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import weft
 from weft.capture import FixedLayout
-from weft.plan.execute.scratch import Scratch
+from weft.plan.execute.scratch import Scratch, last_readers
+from weft.plan.execute.steps import RegionStep
 from weft.run import stats
 
 RESULTS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 2), st.integers(0, 4)), max_size=30)
@@ -142,3 +144,30 @@ def test_a_graph_for_all_sizes_serves_another_one_only_where_its_weights_lie_ali
         torch.compiler.reset()  # the next function of this kind is traced for one row first
         turned = torch.randn(5, 6).T
         torch.testing.assert_close(compiled(fn)(x, turned), fn(x, turned))
+
+
+@pytest.mark.parametrize("rows", [3, 3000])
+def test_what_pytorch_and_kernels_read_is_written_once_in_its_narrow_type(rows: int) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = torch.relu(x + y)
+        return total.sort(-1).values * 2 + total
+
+    x, y = torch.randn(2, rows, 32, dtype=torch.bfloat16)
+    (plan,) = weft.optimize(fn, (x, y)).plans
+    first, second = plan.kernels
+    assert [each.dtype.name for each in first.made.signature.outputs] == ["bfloat16"]
+    assert {each.dtype.name for each in second.made.signature.inputs} == {"bfloat16"}
+    (found,) = plan.run(x, y)
+    torch.testing.assert_close(found, fn(x, y), atol=0.02, rtol=0.01)
+
+
+def region_step(reads: dict[str, str], writes: tuple[tuple[str, str], ...]) -> RegionStep:
+    return RegionStep(cast("Any", None), tuple(reads.items()), writes, {})
+
+
+def test_a_result_of_two_names_stays_until_the_last_reader_of_either() -> None:
+    makes = region_step({"x": "x"}, (("t", "rounded"), ("t", "total")))
+    early, late = region_step({"a": "rounded"}, (("b", "y"),)), region_step({"a": "total", "b": "y"}, (("c", "z"),))
+    assert last_readers(["z"], [makes, early, late]) == {"rounded": 2, "y": 2}
+    assert makes.first_name("t") == "rounded"
+    assert last_readers(["z", "total"], [makes, early, late]) == {"y": 2}, "what goes out by either name goes out"

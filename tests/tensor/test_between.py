@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from testkit.tensor.forms import EXP, casts, kinds
 from weft.pipeline import normalize
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
-from weft.tensor.laws import drop_precision_casts, merge_equal, part, round_between_kernels
+from weft.tensor.laws import drop_precision_casts, in_one_memory, merge_equal, part, round_between_kernels
 from weft.tensor.program import Cast, Elementwise, Monoid, TensorProgram
+from weft.tensor.scalar import Apply, Arg
 
 BF16, F32 = DType.bfloat16, DType.float32
 
@@ -72,4 +75,36 @@ def test_a_matmul_reads_what_lies_in_memory_without_a_cast() -> None:
     assert round_between_kernels(reader).inputs[0].dtype is BF16
     cast = next(n for n in program.nodes if isinstance(n, Cast) and not n.semantic)
     behind = part(program, others[others.index(cast.name) :], program.outputs)
-    assert (cast.arg.value, BF16) not in behind.rounded  # the cast is there: it is what lies in memory
+    assert (cast.arg.value, BF16) in behind.rounded
+    read = round_between_kernels(behind)
+    assert [n.dtype for n in read.inputs] == [BF16, BF16]
+    assert kinds(behind) == ["Cast", *kinds(read)]  # the cast has nothing to do where memory is so
+
+
+def residual() -> TensorProgram:
+    """Make a sum that a matmul reads, and its result plus the same sum, in bfloat16, in eager's roundings."""
+    b = Builder()
+    x, y, w = (b.input(name, (4, 4), BF16) for name in ("x", "y", "w"))
+    total = b.elementwise(Apply("add", (Arg(0), Arg(1))), [x, y])
+    return b.finish([b.elementwise(Apply("add", (Arg(0), Arg(1))), [b.matmul(total, w), total])])
+
+
+def test_a_value_and_what_a_matmul_reads_of_it_lie_in_one_memory() -> None:
+    program = normalize(residual())
+    cast = next(n for n in program.nodes if isinstance(n, Cast) and not n.semantic)
+    made = part(program, (cast.arg.value, cast.name), (cast.arg.value, cast.name))
+    assert in_one_memory(made) == {cast.arg.value: cast.name}
+    stored = round_between_kernels(made)
+    assert stored.outputs == (cast.name,)
+    assert kinds(stored) == ["Elementwise", "Cast"]
+
+
+def test_values_apart_in_type_or_in_order_lie_apart() -> None:
+    program = normalize(residual())
+    cast = next(n for n in program.nodes if isinstance(n, Cast) and not n.semantic)
+    names = cast.arg.value, cast.name
+    made = part(program, names, names)
+    assert not in_one_memory(replace(made, rounded=()))
+    assert not in_one_memory(part(program, names, names[1:]))
+    turned = replace(cast, axes=cast.axes[::-1])
+    assert not in_one_memory(replace(made, nodes=tuple(turned if n is cast else n for n in made.nodes)))

@@ -7,6 +7,7 @@ from math import prod
 
 from weft.cost.machine import Machine
 from weft.tensor.axes import Axis
+from weft.tensor.laws import in_one_memory
 from weft.tensor.program import Contraction, Iota, Lookup, Node, Reindex, TensorProgram, axes_of, uses
 
 
@@ -31,9 +32,9 @@ def least_seconds(
         levels = [level for level in machine.levels if size <= level.bytes] if cached else []
         return size / max(level.bytes_per_second for level in levels or machine.levels[-1:])
 
-    written = [
-        values[v] for v in dict.fromkeys(program.outputs) if not isinstance(values[v], Reindex)
-    ]  # those are views
+    both = in_one_memory(program)
+    outputs = [values[v] for v in dict.fromkeys(program.outputs) if v not in both]
+    written = [node for node in outputs if not isinstance(node, Reindex)]  # those are views
     moved = sum(moving(_size(node.axes, sizes) * stored.get(node.name, node.dtype).bytes) for node in written)
     if any(isinstance(n, Iota) for n in program.nodes):
         return moved

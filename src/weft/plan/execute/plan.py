@@ -258,7 +258,7 @@ def _region_steps(
         UnsupportedError: a kernel needs a size that none of these shows.
     """
     reads = zip(region.program.inputs, prepared.viewed.inputs, strict=True)
-    writes = zip(region.program.outputs, prepared.region.results, strict=True)
+    writes = ((region.program.outputs[place], name) for place, name in prepared.results)
     spaces = zip(region.program.spaces(), prepared.viewed.spaces(), strict=True)
     passed = {name for kernel in region.kernels for name in kernel.sizes}
     sizes = {own.name: found(its, program, values, numbers) for own, its in spaces if own.name in passed}

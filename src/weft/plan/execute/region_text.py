@@ -118,7 +118,7 @@ class RegionText:
 
     def inside(self, step: RegionStep, name: str, spec: OutputSpec, sizes: Mapping[str, str]) -> Strided | None:
         """Finds a place for a kernel's result beside others in memory; None for one that is large, or that PyTorch sees."""
-        outer = dict(step.writes).get(name)
+        outer = step.first_name(name)
         dims = _dims(spec, sizes)
         if (outer is not None and outer not in self.last) or not all(map(str.isdigit, dims)):
             return None

@@ -48,7 +48,7 @@ from weft.plan.targets.packed import unplaced
 from weft.run.spread import are_side_by_side
 from weft.target import CPU, Target
 from weft.tensor.forms import Form, Forms
-from weft.tensor.laws import View, part, views
+from weft.tensor.laws import View, in_one_memory, part, views
 from weft.tensor.passes import Rewritten, Setting, Step
 from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
 from weft.verify.fitted import with_own_rules
@@ -390,9 +390,11 @@ class Regions:
         lying = dict(zip((n.name for n in program.program.inputs), lies.values(), strict=True))
         example = replace(self.example(program.program), innermost=innermost, masks=masks, lying=lying)
         form = form_of(program.program, example, self._forms)
-        return Prepared(
-            region, stored.program, centred.program, program.program, viewed, made, example, form, program.steps
-        )
+        same = in_one_memory(own)
+        left = [name for name in own.outputs if name not in same]
+        results = tuple((left.index(same.get(name, name)), name) for name in own.outputs)
+        programs = stored.program, centred.program, program.program, viewed
+        return Prepared(region, *programs, made, example, form, program.steps, results)
 
     def _lying(self, program: TensorProgram, made: Sequence[View]) -> dict[str, Lying]:
         """Tells how the inputs of a region's program, of which some were made views, lie at the example.

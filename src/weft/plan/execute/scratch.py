@@ -40,7 +40,9 @@ def last_readers(outputs: Sequence[str], steps: Sequence[PlanStep]) -> dict[str,
                 last |= dict.fromkeys(read.values(), number)
                 through = {outer: read[inner] for inner, outer in step.writes if inner in read}
                 shown |= {value: other for value, other in through.items() if value != other}
-                made |= {outer: number for inner, outer in step.writes if inner not in read}
+                firsts = {outer: step.first_name(inner) or outer for inner, outer in step.writes if inner not in read}
+                shown |= {outer: first for outer, first in firsts.items() if outer != first}
+                made |= {outer: number for outer, first in firsts.items() if outer == first}
             case _:
                 assert_never(step)
 

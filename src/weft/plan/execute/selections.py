@@ -48,6 +48,7 @@ class Prepared:
         example: sizes and layouts to compile for.
         form: the same for regions that are one program up to names, at the same example.
         steps: from the graph's program to `program`.
+        results: which output of the program, by place, is which value of the whole one; one may be several.
     """
 
     region: Region
@@ -59,6 +60,7 @@ class Prepared:
     example: Example
     form: Form
     steps: tuple[Step, ...]
+    results: tuple[tuple[int, str], ...]
 
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.

@@ -47,7 +47,8 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionStep:
-    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program.
+    """The kernels of a region; `reads` and `writes`: what its values are called in it, and in the whole program, where one
+    that is written may be several.
 
     `sizes`: for each size that a kernel is passed, where it is found. `places`: the user's lines that it computes.
     """
@@ -57,6 +58,10 @@ class RegionStep:
     writes: tuple[tuple[str, str], ...]
     sizes: Mapping[str, SizeSource]
     places: tuple[Location, ...] = ()
+
+    def first_name(self, inner: str) -> str | None:
+        """Return what a value that is written is called first in the whole program; None where it is not in it."""
+        return next((outer for name, outer in self.writes if name == inner), None)
 
 
 PlanStep = CallStep | ViewStep | RegionStep

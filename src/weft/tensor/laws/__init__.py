@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weft.lazy import export_lazily
 
 if TYPE_CHECKING:
-    from weft.tensor.laws.between import round_between_kernels
+    from weft.tensor.laws.between import in_one_memory, round_between_kernels
     from weft.tensor.laws.casts import drop_precision_casts
     from weft.tensor.laws.centres import centre_at_an_element
     from weft.tensor.laws.cleaning import merge_equal, part, remove_dead
@@ -42,6 +42,7 @@ __all__ = [
     "decays_below_maxima",
     "drop_precision_casts",
     "expand_sums",
+    "in_one_memory",
     "inline_reindexing",
     "lost_shifts",
     "masks_in_place",

@@ -22,7 +22,8 @@ def round_between_kernels(program: TensorProgram) -> TensorProgram:
         d = sum of c                     d = sum of c
         return c, d                      return semantic bfloat16(c), d
 
-    Half of the bytes go from one kernel to the next, and the sum is of what was not rounded.
+    Half of the bytes go from one kernel to the next, and the sum is of what was not rounded. An output that is another one
+    rounded is that one's memory too (`in_one_memory`): it is no output any more.
     Condition: every other part does the same, since `rounded` says so of a value wherever it is read. Conditioning: rounds where
     the program as written does, at no other place.
     """
@@ -39,11 +40,26 @@ def round_between_kernels(program: TensorProgram) -> TensorProgram:
         return last
 
     nodes = [with_uses(n, past) for n in program.nodes]
-    taken, written = set(values), dict[str, Cast]()
-    for name in dict.fromkeys(program.outputs):
+    same, taken, written = in_one_memory(program), set(values), dict[str, Cast]()
+    left = tuple(name for name in program.outputs if name not in same)
+    for name in dict.fromkeys(left):
         node = values[name]
         if name in types and name not in narrow:
             written[name] = Cast(fresh(name, taken), node.axes, types[name], Use(name, node.axes), semantic=True)
-    outputs = tuple(written[name].name if name in written else name for name in program.outputs)
+    outputs = tuple(written[name].name if name in written else name for name in left)
     made = replace(program, inputs=inputs, nodes=(*nodes, *written.values()), outputs=outputs, rounded=())
     return remove_dead(made)
+
+
+def in_one_memory(program: TensorProgram) -> dict[str, str]:
+    """Maps outputs of `program`, a part of a graph, that are rounded in memory to the outputs that are the same, rounded."""
+    types, values = dict(program.rounded), program.values()
+    found = dict[str, str]()
+    for name in dict.fromkeys(program.outputs):
+        match values[name]:
+            case Cast(axes=axes, dtype=dtype, arg=arg) if arg.value in program.outputs and arg.axes == axes:
+                if types.get(arg.value) is dtype and values[arg.value].axes == axes:
+                    found.setdefault(arg.value, name)
+            case _:
+                pass
+    return found

@@ -50,8 +50,9 @@ def drop_precision_casts(program: TensorProgram) -> TensorProgram:
     Conditioning: rounds less than eager, never more. A value beyond the narrow type's range,
     float16's 65504, stays finite where eager had infinity on the way.
 
-    Results of elementwise operations and matmuls that lost every cast of theirs are noted (`TensorProgram.rounded`): where one
-    kernel writes them and another reads them they are rounded as the casts did (`round_between_kernels`).
+    Results of elementwise operations and matmuls that the program reads through casts to one type alone are noted
+    (`TensorProgram.rounded`): where one kernel writes them and another reads them they are rounded as the casts do
+    (`round_between_kernels`), whether or not a cast is left for an operation that must read it.
     """
     dropping = _Dropping(program.values())
     nodes = [dropping.rewritten(node) for node in program.nodes]
@@ -62,7 +63,7 @@ def drop_precision_casts(program: TensorProgram) -> TensorProgram:
 
 
 def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[str, DType], ...]:
-    """Return the values of `after`, each with the type of the casts through which alone `before` read them, and which are gone.
+    """Return the values of `after`, each with the type of the casts through which alone `before` read them.
 
     Results of `after` are not among them: they are written as they are whatever else reads them.
     """
@@ -72,11 +73,10 @@ def _without_casts(before: TensorProgram, after: TensorProgram) -> tuple[tuple[s
         for value in uses(node):
             cast = isinstance(node, Cast) and _is_precision(node, values)
             types.setdefault(value, set()).add(node.dtype if cast else None)
-    kept = {(n.arg.value, n.dtype) for n in after.nodes if isinstance(n, Cast)}
     found: list[tuple[str, DType]] = []
     for node in after.nodes:
         (only, *more) = types.get(node.name, {None})
-        if more or only is None or only.bytes >= node.dtype.bytes or (node.name, only) in kept:
+        if more or only is None or only.bytes >= node.dtype.bytes:
             continue
         if isinstance(node, Elementwise | Contraction) and node.name not in after.outputs:
             found.append((node.name, only))
