@@ -13,7 +13,8 @@ from torch import nn
 
 import weft
 from weft.capture import FixedLayout
-from weft.plan.execute.scratch import Scratch, last_readers
+from weft.plan.execute.lifetimes import lifetimes
+from weft.plan.execute.scratch import Scratch
 from weft.plan.execute.steps import RegionStep
 from weft.run import stats
 
@@ -168,6 +169,7 @@ def region_step(reads: dict[str, str], writes: tuple[tuple[str, str], ...]) -> R
 def test_a_result_of_two_names_stays_until_the_last_reader_of_either() -> None:
     makes = region_step({"x": "x"}, (("t", "rounded"), ("t", "total")))
     early, late = region_step({"a": "rounded"}, (("b", "y"),)), region_step({"a": "total", "b": "y"}, (("c", "z"),))
-    assert last_readers(["z"], [makes, early, late]) == {"rounded": 2, "y": 2}
-    assert makes.first_name("t") == "rounded"
-    assert last_readers(["z", "total"], [makes, early, late]) == {"y": 2}, "what goes out by either name goes out"
+    found = lifetimes(["z"], [makes, early, late])
+    assert {value: found.last[value] for value in found.inside} == {"rounded": 2, "y": 2}
+    assert makes.first_name("t") == found.memory("total") == "rounded"
+    assert lifetimes(["z", "total"], [makes, early, late]).inside == {"y"}, "what goes out by either name goes out"

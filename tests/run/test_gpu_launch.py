@@ -269,6 +269,18 @@ def test_given_outputs_and_passed_sizes() -> None:
     assert [s.function for s in gpu.started] == [101, 102]
 
 
+def test_an_output_may_be_the_memory_of_an_input() -> None:
+    gpu = Gpu()
+    launch = gpu.launcher(replace(TWICE, kernel=TWICE.kernel._replace(over=((0, 0),))))
+    x, b = tensors(16, 48)
+    assert launch(x, b, over=x) == (x,)
+    assert gpu.started[0].parameters[:3] == [x.data_ptr(), b.data_ptr(), x.data_ptr()]
+    assert gpu.allocated == []
+    other, row = OnGpu(torch.zeros(16, 48), device=1), OnGpu(torch.zeros(48), device=1)
+    assert launch(other, row, over=other) == (other,), "on another GPU too"
+    assert launch(x, b) != (x,)
+
+
 def test_a_kernel_without_inputs_runs_on_the_current_gpu() -> None:
     gpu = Gpu(now=1)
     kernel = TWICE.kernel._replace(inputs=(), sizes=(SizeSpec("M"),), outputs=(OutputSpec(("M", 2), DType.int64),))

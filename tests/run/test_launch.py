@@ -152,6 +152,18 @@ def test_an_output_that_is_given_is_written_into() -> None:
     assert KernelSignature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
 
 
+def test_an_output_may_be_the_memory_of_an_input() -> None:
+    outputs = (OutputSpec(("n",), F32), OutputSpec(("n",), F32))
+    signature = KernelSignature("f", (InputSpec("x", 1, F32),), (SizeSpec("n", 0, 0),), outputs, over=((1, 0),))
+    function, seen = recorder(signature)
+    launch, x = make_launcher(signature, function, threads=1), torch.zeros(3)
+    made, same = launch(x, over=x)
+    assert same is x
+    assert (seen["output 0"], seen["output 1"]) == (made.data_ptr(), x.data_ptr())
+    assert all(each is not x for each in launch(x))
+    assert KernelSignature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
+
+
 @pytest.mark.parametrize(
     "signature",
     [

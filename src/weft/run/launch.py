@@ -14,7 +14,8 @@ that reads everything it is told from consecutive 64-bit words, in this order:
 6. if the kernel reads where integers say, the address of a 64-bit word that is 0, in which it notes that one of them is no index.
 
 `KernelSignature.words` names them. Outputs are contiguous (row-major), uninitialised,
-and overlap neither each other nor an input. The address of a tensor without elements may be null.
+and overlap neither each other nor an input, but for an output that is an input's memory, whole, where the signature says that it
+may be (`KernelSignature.over`). The address of a tensor without elements may be null.
 The words are the kernel's for the length of the call only. It runs without Python's global lock.
 
 Why packed words and not one C argument each: ctypes converts each argument by itself, 2.4 us for 20
@@ -122,6 +123,8 @@ class KernelSignature(NamedTuple):
         outputs: tensors that a call gives.
         given: places of outputs that a call takes, after the inputs, and does not allocate: an earlier launch wrote a part of them.
         looks_up: the kernel reads where integers say.
+        over: (output, input), by place: the output may be the memory of the input, of as many elements and contiguous, which is
+            overwritten then.
     """
 
     name: str
@@ -130,6 +133,7 @@ class KernelSignature(NamedTuple):
     outputs: tuple[OutputSpec, ...]
     given: tuple[int, ...] = ()
     looks_up: bool = False
+    over: tuple[tuple[int, int], ...] = ()
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -161,6 +165,7 @@ class KernelSignature(NamedTuple):
             "outputs": [[list(each.dims), each.dtype.name] for each in self.outputs],
             "given": list(self.given),
             "looks_up": self.looks_up,
+            "over": [list(each) for each in self.over],
         }
 
     @staticmethod
@@ -174,6 +179,7 @@ class KernelSignature(NamedTuple):
             outputs=tuple(OutputSpec(tuple(dims), DType[kind]) for dims, kind in found["outputs"]),
             given=tuple(found["given"]),
             looks_up=found["looks_up"],
+            over=tuple((output, read) for output, read in found["over"]),
         )
 
 
@@ -242,7 +248,7 @@ def make_python_launcher(
 
     Args:
         signature: the kernel's interface.
-        function: takes the inputs, the outputs, and every size by name; none of the outputs is an input.
+        function: takes the inputs, the outputs, and every size by name; an output is an input only as the signature says.
         allocate: makes outputs as `torch.empty` does.
 
     Raises:
@@ -250,7 +256,9 @@ def make_python_launcher(
     """
     check(signature)
 
-    def launch(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    places = {output for output, _ in signature.over}
+
+    def launch(*arguments: Any, over: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         inputs = arguments[: len(signature.inputs)]
         given = dict(zip(signature.given, arguments[len(inputs) :], strict=False))
         passed = iter(arguments[len(inputs) + len(given) :])
@@ -263,7 +271,8 @@ def make_python_launcher(
             shape = [d if isinstance(d, int) else sizes[d] for d in each.dims]
             # The names of element types are torch's own.
             kind = getattr(torch, each.dtype.name)
-            outputs.append(given[index] if index in given else allocate(shape, dtype=kind, device=device))
+            own = given.get(index, over if index in places else None)
+            outputs.append(allocate(shape, dtype=kind, device=device) if own is None else own)
         function(inputs, outputs, sizes)
         return tuple(outputs)
 
@@ -301,15 +310,12 @@ def _launcher_text(signature: KernelSignature, *, threads_vary: bool) -> str:
     size_of = {name: f"n{index}" for index, (name, _, _) in enumerate(signature.sizes)}
     given = [f"y{index}" for index in signature.given]
     passed = [size_of[name] for name in signature.passed]
-    lines = [f"def launch({', '.join([*inputs, *given, *passed])}):"]
+    lines = [f"def launch({', '.join([*inputs, *given, *passed, *over_parameter(signature)])}):"]
     read, strides = sizes_and_strides(signature, size_of)
     lines += read
     outputs = [f"y{index}" for index in range(len(signature.outputs))]
-    lines += [
-        f"    {tensor} = {allocation(dims, size_of, f'dtype=dtype{index}, device=cpu')}"
-        for index, (tensor, (dims, _)) in enumerate(zip(outputs, signature.outputs, strict=True))
-        if tensor not in given
-    ]
+    made = [allocation(dims, size_of, f"dtype=dtype{i}, device=cpu") for i, (dims, _) in enumerate(signature.outputs)]
+    lines += allocated(signature, made)
     addresses = [f"{tensor}.data_ptr()" for tensor in (*inputs, *outputs)]
     count = "threads()" if threads_vary else "threads"
     words = [*addresses, *size_of.values(), *strides, count]
@@ -350,6 +356,21 @@ def sizes_and_strides(signature: KernelSignature, size_of: Mapping[str, str]) ->
             lines.append(unpacked(own, f"x{index}.stride()"))
             strides += own
     return lines, strides
+
+
+def over_parameter(signature: KernelSignature) -> list[str]:
+    """Writes the parameter of a launcher that takes the memory for the output that may lie where an input does."""
+    return ["over=None"] if signature.over else []
+
+
+def allocated(signature: KernelSignature, allocations: Sequence[str]) -> list[str]:
+    """Writes lines that allocate the outputs y0, y1, ... that a call is not given; `allocations`: of each output."""
+    over = {output for output, _ in signature.over}
+    return [
+        f"    y{index} = {text} if over is None else over" if index in over else f"    y{index} = {text}"
+        for index, text in enumerate(allocations)
+        if index not in signature.given
+    ]
 
 
 def unpacked(names: Sequence[str], value: str) -> str:

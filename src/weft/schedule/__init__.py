@@ -12,6 +12,7 @@ from weft.lazy import export_lazily
 
 if TYPE_CHECKING:
     from weft.schedule.apply import Placing, apply
+    from weft.schedule.in_place import overwriting
     from weft.schedule.kernels import KernelNodes, apart, kernels
     from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
     from weft.schedule.place import grid_maps
@@ -37,6 +38,7 @@ __all__ = [
     "kernels",
     "merging_together",
     "multiplied",
+    "overwriting",
     "summarizable",
     "tied",
     "with_demands",

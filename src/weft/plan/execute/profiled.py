@@ -101,8 +101,8 @@ class Profiled:
 
 
 def _recorded(launch: Launcher, span: Callable[[], AbstractContextManager[Any]]) -> Launcher:
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **over: Any) -> Any:
         with span():
-            return launch(*arguments)
+            return launch(*arguments, **over)
 
     return call

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import Location
+from weft.plan.execute.lifetimes import Lifetimes
 from weft.plan.execute.nothing import added_up, as_written
 from weft.plan.execute.scratch import Scratch
 from weft.plan.execute.sizes import SizeSource, found
@@ -24,6 +25,8 @@ from weft.tensor.axes import Space
 from weft.tensor.laws import View
 from weft.tensor.program import TensorProgram
 
+_ALIGNED = 15
+"""Bits of an address that are 0 in what kernels are given for results: a GPU's kernels count on it."""
 SCRATCH = "scratch"
 """What a runner calls the memory of small results that only its kernels read."""
 
@@ -40,7 +43,7 @@ class RegionText:
         scope: the constants.
         lines: of the function.
         launches: which of the constants launch kernels: what each is called, and the user's lines.
-        last: which step reads each value last that only kernels read.
+        lifetimes: how long the memory of each value is read.
         kinds: names of element types.
         scratch: where small ones of these lie.
         values: how each value of the program is written.
@@ -51,7 +54,7 @@ class RegionText:
     forms: Mapping[str, ShownDims]
     program: TensorProgram
     threads: frozenset[int | None]
-    last: Mapping[str, int]
+    lifetimes: Lifetimes
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
     lines: list[str] = field(default_factory=list[str])
     launches: dict[str, tuple[str, tuple[Location, ...]]] = field(
@@ -89,14 +92,16 @@ class RegionText:
         own = {inner: self.values[outer] for inner, outer in step.reads}
         forms = {inner: self.forms[outer] for inner, outer in step.writes if outer in self.forms}
         full = self.full(step, {inner: lies.sizes for inner, lies in own.items()})
-        for kernel, call in zip(step.region.kernels, packed, strict=True):
-            signature = call.signature
+        for place, (kernel, call) in enumerate(zip(step.region.kernels, packed, strict=True)):
+            signature, over = call.signature, self.overwritten(step, place)
             reads = [own[name] for name in kernel.reads[: len(signature.inputs)]]
             passed = {name: self.size(step.sizes[name]) for name in signature.passed}
             sizes = {n: passed[n] if i is None else reads[i].sizes[d] for n, i, d in signature.sizes}
             for number, (name, spec) in enumerate(zip(kernel.writes, signature.outputs, strict=True)):
                 if number not in signature.given:
-                    own[name] = self.inside(step, name, spec, sizes) or self.allocated(spec, sizes, forms.get(name))
+                    form = forms.get(name)
+                    there = self.whole(step, over.get(number), own, form)
+                    own[name] = self.inside(step, name, spec, sizes) or self.allocated(spec, sizes, form, there)
             writes = [own[name] for name in kernel.writes]
             words = [*(each.address for each in (*reads, *writes)), *sizes.values()]
             words += [stride for each in reads for stride in each.strides]
@@ -120,19 +125,52 @@ class RegionText:
         """Finds a place for a kernel's result beside others in memory; None for one that is large, or that PyTorch sees."""
         outer = step.first_name(name)
         dims = _dims(spec, sizes)
-        if (outer is not None and outer not in self.last) or not all(map(str.isdigit, dims)):
+        if (outer is not None and outer not in self.lifetimes.inside) or not all(map(str.isdigit, dims)):
             return None
-        bytes_, last = spec.dtype.bytes, self.step if outer is None else self.last[outer]
+        bytes_, last = spec.dtype.bytes, self.step if outer is None else self.lifetimes.last[outer]
         start = self.scratch.place(math.prod(map(int, dims)) * bytes_, self.step, last)
         if start is None:
             return None
         lies = self.values.dense_in(SCRATCH, dims, bytes_)
         return replace(lies, start=str(start // bytes_), kind=self.kind(getattr(torch, spec.dtype.name)))
 
-    def allocated(self, spec: OutputSpec, sizes: Mapping[str, str], form: ShownDims | None) -> Strided:
-        """Writes the allocation of a kernel's result, a tensor in a form."""
+    def overwritten(self, step: RegionStep, place: int) -> dict[int, str]:
+        """Finds outputs of a region's kernel, by number, that may be the memory of an operand which nothing reads any more."""
+        kernel, outer = step.region.kernels[place], dict(step.reads)
+
+        def memory(name: str) -> tuple[bool, str]:
+            return name in outer, self.lifetimes.memory(outer[name]) if name in outer else name
+
+        later = [name for each in step.region.kernels[place + 1 :] for name in each.reads]
+        still = {memory(name) for name in (*later, *step.region.program.outputs)}
+        read, found = [memory(name) for name in kernel.reads], dict[int, str]()
+        for output, operand in kernel.over if kernel.launch is kernel.made.launch else ():
+            known, value = read[operand]
+            if known and (value not in self.lifetimes.own or self.lifetimes.last[value] != self.step):
+                continue
+            if read.count(read[operand]) == 1 and read[operand] not in still:
+                found.setdefault(output, kernel.reads[operand])
+        return found
+
+    def whole(
+        self, step: RegionStep, operand: str | None, own: Mapping[str, Strided], form: ShownDims | None
+    ) -> str | None:
+        """Names the tensor that an operand is, where that shows it in a form, and nothing else."""
+        if operand is None or own[operand].kind or own[operand].start != "0":
+            return None
+        outer = dict(step.reads).get(operand)
+        form = as_it_is(len(own[operand].sizes)) if form is None else form
+        if outer is None:
+            return own[operand].memory if form == as_it_is(len(own[operand].sizes)) else None
+        return own[operand].memory if self.values.is_shown(outer, own[operand].memory, form) else None
+
+    def allocated(
+        self, spec: OutputSpec, sizes: Mapping[str, str], form: ShownDims | None, over: str | None
+    ) -> Strided:
+        """Writes the allocation of a kernel's result, a tensor in a form; `over`: one that it may be if that lies as it would."""
         kind = self.kind(getattr(torch, spec.dtype.name))
-        return self.values.allocated(_dims(spec, sizes), kind, spec.dtype.bytes, form)
+        there = None if over is None else (self.constant(_free), over)
+        return self.values.allocated(_dims(spec, sizes), kind, spec.dtype.bytes, form, there)
 
     def kind(self, dtype: torch.dtype) -> str:
         """Names an element type."""
@@ -145,9 +183,10 @@ class RegionText:
         own = {inner: self.values.tensor(outer) for inner, outer in step.reads}
         seen = step.reads if added_up(step.region.program) else ()
         given, full = dict(own), self.full(step, {inner: self.values[outer].sizes for inner, outer in seen})
-        for kernel in step.region.kernels:
+        for place, kernel in enumerate(step.region.kernels):
             passed = [self.size(step.sizes[name]) for name in kernel.sizes]
-            arguments = ", ".join([*(own[name] for name in kernel.reads), *passed])
+            over = [f"over={self.constant(_free)}({own[each]})" for each in self.overwritten(step, place).values()][:1]
+            arguments = ", ".join([*(own[name] for name in kernel.reads), *passed, *over])
             for name in kernel.writes:
                 own[name] = own[name] if name in kernel.reads else self.values.variable()
             taken = tuple_of([own[name] for name in kernel.writes])
@@ -229,6 +268,14 @@ def _packed(step: RegionStep) -> list[PackedCall] | None:
     calls = [k.made.packed if k.launch is k.made.launch else None for k in step.region.kernels]
     found = [call for call in calls if call is not None]
     return found if len(found) == len(calls) else None
+
+
+def _free(tensor: torch.Tensor, strides: tuple[int, ...] | None = None) -> torch.Tensor | None:
+    """Returns a tensor of the run's own that a result may be written over; None for one that lies otherwise than the result would:
+    with `strides`, or contiguous.
+    """
+    alike = tensor.is_contiguous() if strides is None else tensor.stride() == strides
+    return tensor if alike and not tensor.data_ptr() & _ALIGNED and not tensor.requires_grad else None
 
 
 def _fill(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:

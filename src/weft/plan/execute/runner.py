@@ -32,10 +32,10 @@ from weft.capture import (
 )
 from weft.capture.memory import storage_of
 from weft.plan.execute.instead import REFUSALS, Instead
+from weft.plan.execute.lifetimes import lifetimes
 from weft.plan.execute.memory import is_seen_since_laws, is_theirs, made_of_the_same, owner
 from weft.plan.execute.profiled import Profiled
 from weft.plan.execute.region_text import SCRATCH, RegionText, packed_threads
-from weft.plan.execute.scratch import last_readers
 from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
 from weft.plan.execute.strided import ShownDims
 from weft.run import forked
@@ -69,8 +69,8 @@ def runner(
     that kernels refuse, until one of the calls `once` was made or copying began: the graph cannot run again then.
     """
     names = [f"a{i}" for i in range(arguments)]
-    last = last_readers(program.outputs, steps)
-    text = _Text(names, _forms(captured, program, steps), program, packed_threads(steps), last)
+    read = lifetimes(program.outputs, steps)
+    text = _Text(names, _forms(captured, program, steps), program, packed_threads(steps), read)
     text.held = [text.constant(tensor) for tensor in captured.constants]
     for node, index in zip(program.inputs, captured.arguments, strict=True):
         form = _form(node.axes, node.dims or node.axes)

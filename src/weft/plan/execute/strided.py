@@ -254,7 +254,18 @@ class ValueText:
         strides = tuple(self.number(stride) for stride in contiguous(sizes))
         return Strided(memory, tuple(sizes), strides, itemsize, dense=True)
 
-    def allocated(self, sizes: Sequence[str], kind: str, itemsize: int, form: ShownDims | None) -> Strided:
+    def is_shown(self, value: str, variable: str, form: ShownDims) -> bool:
+        """Tell whether a variable holds the tensor that shows a value in a form."""
+        return self._tensors[value].get(form) == variable
+
+    def allocated(
+        self,
+        sizes: Sequence[str],
+        kind: str,
+        itemsize: int,
+        form: ShownDims | None,
+        over: tuple[str, str] | None = None,
+    ) -> Strided:
         """Allocate a value that a kernel is to write, contiguous.
 
         Args:
@@ -262,11 +273,17 @@ class ValueText:
             kind: its element type.
             itemsize: bytes of an element.
             form: of the tensor; None: the value's own dimensions.
+            over: a tensor that may lie so already, and before it what gives that, if it has these strides, or None.
         """
         made = self.dense_in(self.variable(), sizes, itemsize)
         shown = made if form is None else self._with_units(made, form)
         given = f"{tuple_of(shown.sizes)}, {tuple_of(shown.strides)}, dtype={kind}, device=cpu"
-        self.lines.append(f"{made.memory} = allocate({given})")
+        text = f"{made.memory} = allocate({given})"
+        if over is not None:
+            free, tensor = over
+            there = f"{made.memory} = {free}({tensor}, {tuple_of(shown.strides)})"
+            text = f"{there}\nif {made.memory} is None: {text}"
+        self.lines.append(text)
         return made
 
     def _with_units(self, lies: Strided, form: ShownDims) -> Strided:

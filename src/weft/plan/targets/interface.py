@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.block.check import infer
 from weft.block.program import BlockProgram, BlockType, Bounded, Load
@@ -10,8 +10,8 @@ from weft.block.scope import Scope
 from weft.block.walk import every
 from weft.emit.calls import list_dims, size_names
 from weft.run.launch import InputSpec, KernelSignature, OutputSpec, SizeSpec
-from weft.schedule import KernelNodes
-from weft.tensor.axes import Axis
+from weft.schedule import KernelNodes, overwriting
+from weft.tensor.axes import Axis, Space
 
 
 def given(part: KernelNodes) -> tuple[int, ...]:
@@ -55,7 +55,16 @@ def signature(
         isinstance(node, Bounded) or (isinstance(node, Load) and node.indices and not node.masked)
         for node in every(part.nodes)
     )
-    return KernelSignature(name, reads, tuple(sizes), outputs, given(part), looks_up)
+    over = tuple(
+        (part.writes.index(write), part.reads.index(read))
+        for write, read in overwriting(part)
+        if types[write].dtype is types[read].dtype and _spaces(dims[write]) == _spaces(dims[read])
+    )
+    return KernelSignature(name, reads, tuple(sizes), outputs, given(part), looks_up, over)
+
+
+def _spaces(axes: Sequence[Axis]) -> list[Space]:
+    return [axis.space for axis in axes]
 
 
 def size_of(axis: Axis) -> str | int:

@@ -64,6 +64,11 @@ class Kernel:
         return self.made.signature.passed
 
     @property
+    def over(self) -> tuple[tuple[int, int], ...]:
+        """Which outputs may be the memory of which inputs, by place (`KernelSignature.over`)."""
+        return self.made.signature.over
+
+    @property
     def from_cache(self) -> bool:
         """Tell whether the kernel was loaded from the cache, not emitted and compiled now."""
         return self.made.from_cache

@@ -29,7 +29,7 @@ from weft.run.gpu import driver
 from weft.run.gpu.assemble import Assembled
 from weft.run.gpu.classes import KernelClass, class_of
 from weft.run.gpu.signature import FAR, LONGEST, GpuSignature
-from weft.run.launch import Launcher, allocation, check, sizes_and_strides, tuple_of
+from weft.run.launch import Launcher, allocated, allocation, check, over_parameter, sizes_and_strides, tuple_of
 from weft.target import Target
 
 LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, int, "list[Any]"]
@@ -275,8 +275,8 @@ class _Text:
     def key(self) -> str:
         """Writes the key that finds the binary of a call: the GPU and, of its class, what is cheap to see.
 
-        Addresses of outputs that the launcher allocates are divisible by 16. There is no key if a number has more than 31
-        bits, or a size may be too long.
+        Addresses of outputs that are no arguments, or lie where an input may, are divisible by 16. There is no key if a number
+        has more than 31 bits, or a size may be too long.
         """
         seen = [a for a, t in zip(self.addresses, (*self.inputs, *self.outputs), strict=True) if t in self.tensors]
         parts = [f"{a} & 15" for a in seen]
@@ -310,12 +310,12 @@ class _Text:
     def _launch(self) -> list[str]:
         kernel = self.signature.kernel
         parameters = [*self.inputs, *self.given, *(self.size_of[name] for name in kernel.passed)]
-        lines = [f"def launch({', '.join(parameters)}):", *self._device(parameters), *self.read]
-        lines += [
-            f"    {tensor} = {allocation(each.dims, self.size_of, f'dtype{index}')}"
-            for index, (tensor, each) in enumerate(zip(self.outputs, kernel.outputs, strict=True))
-            if tensor not in self.given
-        ]
+        over = over_parameter(kernel)
+        taken = [*parameters, *(each.split("=")[0] for each in over)]
+        lines = [f"def launch({', '.join([*parameters, *over])}):", *self._device(taken), *self.read]
+        lines += allocated(
+            kernel, [allocation(each.dims, self.size_of, f"dtype{index}") for index, each in enumerate(kernel.outputs)]
+        )
         results = tuple_of(self.outputs)
         lines.append(f"    grid = {self._grid()}")
         lines += [

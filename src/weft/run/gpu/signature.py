@@ -73,6 +73,11 @@ class GpuSignature:
         return self.kernel.passed
 
     @property
+    def over(self) -> tuple[tuple[int, int], ...]:
+        """Which outputs may be the memory of which inputs, by place."""
+        return self.kernel.over
+
+    @property
     def stride_count(self) -> int:
         """The number of strides that the kernel is called with."""
         return sum(each.ndim for each in self.kernel.inputs)
