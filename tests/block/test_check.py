@@ -43,7 +43,7 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import All, Part, Segment, Spans, Within
+from weft.block.ranges import All, Before, Part, Segment, Spans, Within
 from weft.block.scope import Scope
 from weft.block.spans import Span
 from weft.block.subscripts import Subscript
@@ -276,6 +276,8 @@ MALFORMED: tuple[tuple[str, str, BlockProgram], ...] = (
     ("a range refers to a map around it", "k", edit("k", range=Within(N))),
     ("a range refers to a map around it", "k", edit("k", range=band(N, high=0))),
     ("a range refers to a map over the same space", "k", edit("k", range=Within(M))),
+    ("a range refers to a map around it", "k", edit("k", range=Before(N))),
+    ("a range refers to a map over the same space", "k", edit("k", range=Before(M))),
     ("a segment is numbered by a map around it", "k", edit("k", range=Segment(GROUPS, 4))),
     ("the segments' map has one iteration a segment", "k", edit("k", range=Segment(M, 4))),
     ("a span has ends on both sides of which it is known what lies", "k", edit("k", range=Spans((Span((Linear.index(M),)),)))),

@@ -51,7 +51,7 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import All, Part, Segment, Within
+from weft.block.ranges import All, Before, Part, Segment, Within
 from weft.block.text import expression, number
 from weft.tensor.axes import Axis, Space
 from weft.tensor.program import Monoid
@@ -303,6 +303,7 @@ def test_ranges():
     assert _ranged(Within(K)) == "  forall k1 in range(K within k):"
     assert _ranged(Within(K, Part.full)) == "  forall k1 in range(K within k, full):"
     assert _ranged(band(K, high=-1)) == "  forall k1 in range(K to k-1):"
+    assert _ranged(Before(K)) == "  forall k1 in range(K before k):"
     assert _ranged(Segment(K, 4)) == "  forall k1 in range(K segment k of 4):"
 
 

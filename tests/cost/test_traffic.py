@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testkit.block import programs
+from testkit.block import programs, scans
 from testkit.masks.limited import band
 from weft.block.check import check
 from weft.block.copies import canonical
@@ -244,6 +244,24 @@ def test_a_causal_loop_is_counted_block_by_block(size: int, outer: int, inner: i
     read = sum(min(size, base + outer) for base in range(0, size, outer))
     assert found.loaded == {"x": 4 * read}
     assert found.flops["part"] == read
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(2, 4), st.booleans())
+def test_segments_that_merge_those_before_them_are_counted_one_by_one(
+    size: int, parts: int, many: int, down: bool
+) -> None:
+    """Segment number i reads i parts; the rest is what segments of equal length do."""
+    split = (Level(LevelPlace.split, parts), Level(LevelPlace.loop, 4))
+    rows = LoopSchedule((Level(LevelPlace.grid, 2),))
+    loops = tuple((n, LoopSchedule(split) if n == ("m" if down else "n") else rows) for n in "mn")
+    tensors = scans.scan(over=scans.M if down else scans.N)
+    program = apply(scans.fused(tensors, doubles=False), Schedule(loops, together=many))
+    sizes = {"M": size if down else 3, "N": 3 if down else size}
+    found = traffic(program, sizes)
+    same(found, program, sizes)
+    assert len(kernels(program)) == 2
+    parts_read = [read for name, read in found.loaded.items() if name != "x"]
+    assert sum(parts_read) == 4 * 3 * parts * (parts - 1) // 2
 
 
 def test_a_large_program_is_counted_without_running_it() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import weft
-from testkit.block import handmade, paper, programs
+from testkit.block import handmade, paper, programs, scans
 from testkit.schedules import fused
 from weft.block.copies import canonical
 from weft.block.lower import lower
@@ -196,6 +196,41 @@ def test_few_rows_of_a_state_that_moves_are_merged_at_once_by_few_warps() -> Non
     assert longer.together == 64, "registers hold no more"
     crowded = schedule(program, known, Blocks(16, 128, 64, segments=8), many)
     assert (crowded.together, crowded.merging_warps, dict(crowded.merging)) == (1, 0, {"m": 2})
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes"),
+    [
+        (scans.row(), {"N": 4_194_304}),
+        (scans.scan(), {"M": 7, "N": 1_000_003}),
+        (scans.scan(over=scans.M), {"M": 65536, "N": 64}),
+        (scans.scan(over=scans.M), {"M": 16384, "N": 1024}),
+        (scans.log_sums_of_a_row(), {"N": 4_194_304}),
+    ],
+    ids=["one row", "seven rows", "columns", "many columns", "log sums"],
+)
+def test_a_scan_takes_two_launches_which_are_predicted_to_take_less_than_three(
+    made: TensorProgram, sizes: dict[str, int]
+) -> None:
+    ways = GpuWays(scans.fused(made, doubles=False), sizes, {}, toolchain(H200))
+    best = ways.few()[0]
+    assert [part.merges for part in kernels(best.applied)] == [False, False], "neither is small"
+    assert best.schedule.together > 1
+    three = ways.given(replace(best.schedule, together=1))
+    assert [part.merges for part in kernels(three.applied)] == [False, True, False]
+    assert best.cost.predicted_seconds < 0.95 * three.cost.predicted_seconds
+
+
+def test_a_scan_whose_whole_is_wanted_too_is_merged_one_by_one_by_few_rows() -> None:
+    """A launch between the two passes leaves it: it has the blocks of such launches."""
+    n = scans.N
+    scanned = scans.row().nodes
+    total = Reduction("t", (), DType.float32, Monoid.max, Use("x", (n,)), (n,))
+    tensors = TensorProgram((programs.tensor("x", n),), (*scanned, total), ("z", "t"))
+    program, sizes = scans.fused(tensors, doubles=False), {"N": 4_194_304}
+    wanted = schedule(program, parts(program, sizes, {}), Blocks(lanes=1024, segments=64), sizes)
+    assert wanted.together == 1
+    assert [part.merges for part in kernels(apply(program, wanted))] == [False, True, False]
 
 
 def test_no_block_is_longer_than_its_segment() -> None:

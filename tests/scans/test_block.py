@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -30,12 +31,12 @@ from weft.block.check import check
 from weft.block.interpret import interpret
 from weft.block.listing import listing
 from weft.block.lower import lower
-from weft.block.program import BlockNode, Fill, Pointwise, Prefix
+from weft.block.program import BlockNode, Fill, Final, Pointwise, Prefix
 from weft.block.walk import every as every_node
 from weft.block.walk import maps
 from weft.cascade import folds
 from weft.errors import InvalidProgramError, ScheduleError
-from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
+from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels, merged_in_each
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
@@ -223,6 +224,92 @@ def test_a_row_in_segments_begins_each_where_the_one_before_ends() -> None:
         x = np.arange(float(length))
         (found,), _ = interpret(applied, {"x": x}, {"N": length}, Fp64Domain())
         np.testing.assert_array_equal(found, np.cumsum(-x) + 1)
+
+
+def test_each_segment_merges_those_before_it_many_at_once() -> None:
+    applied = apply(fused(row()), replace(_alone(*SEGMENTS), together=2))
+    assert listing(applied).splitlines()[7:18] == [
+        "  t6 = t5",
+        "  store(t6,I1[ns])",
+        "forall ns in range(NS):  # grid, 1 a block",
+        "  for ns1 in range(NS before ns):  # loop, 2 a block",
+        "    t7 = load(I1[ns1])",
+        "    t8 = t7",
+        "    t9 = fill(t8, 0.0)",
+        "    t10 += sum(t9)",
+        "  t11 = t10",
+        "  for n in range(N segment ns of 3):  # loop, 4 a block",
+        "    t12 = load(X[n])",
+    ]
+
+
+def test_segments_that_merge_those_before_them_give_what_the_whole_gives() -> None:
+    """Of each monoid, and of pairs: fewer segments than a block has, as many, and several blocks with a rest."""
+    ways = {Monoid.sum: np.add, Monoid.max: np.maximum, Monoid.min: np.minimum}
+    rng = np.random.default_rng(5)
+    for parts, together in ((1, 2), (2, 8), (4, 4), (7, 2), (7, 3)):
+        split = ((LevelPlace.split, parts), (LevelPlace.loop, 4))
+        for (monoid, way), over in product(ways.items(), (M, N)):
+            levels = {"m": ((LevelPlace.grid, 2),), "n": ((LevelPlace.grid, 2),)} | {over.name: split}
+            loops = tuple((n, LoopSchedule(tuple(Level(*each) for each in own))) for n, own in levels.items())
+            applied = apply(fused(scan(monoid, over=over)), Schedule(loops, together=together))
+            assert len(kernels(applied)) == 2
+            for m, n in ((1, 1), (5, 37), (29, 3), (0, 4), (4, 0)):
+                x = rng.integers(-9, 9, (m, n)).astype(np.float64)
+                (found,), _ = interpret(applied, {"x": x}, {"M": m, "N": n}, Fp64Domain())
+                np.testing.assert_array_equal(found, way.accumulate(x, axis=0 if over == M else 1))
+        applied = apply(fused(log_sums_of_a_row()), replace(_alone(*split), together=together))
+        assert len(kernels(applied)) == 2
+        for length in (0, 1, 13, 30, 47):
+            x = rng.standard_normal(length) * 1e4
+            (found,), _ = interpret(applied, {"x": x}, {"N": length}, Fp64Domain())
+            np.testing.assert_allclose(found, np.logaddexp.accumulate(x) if length else x, rtol=1e-14)
+
+
+def test_what_is_wanted_of_the_whole_row_too_is_merged_in_a_loop_over_segments() -> None:
+    scanned = Scan.of(Monoid.sum, "y", (N,), F32, Use("x", (N,)), N)
+    total = Reduction("t", (), F32, Monoid.max, Use("x", (N,)), (N,))
+    program = fused(TensorProgram((Input("x", (N,), F32),), (scanned, total), ("y", "t")))
+    applied = apply(program, replace(_alone(*SEGMENTS), together=2))
+    assert len(kernels(applied)) == 3
+    x = np.arange(30.0) - 7
+    (found, most), _ = interpret(applied, {"x": x}, {"N": 30}, Fp64Domain())
+    np.testing.assert_array_equal(found, np.cumsum(x))
+    assert most == x.max()
+
+
+def test_which_loops_have_a_state_that_nothing_but_a_scan_in_them_wants() -> None:
+    scanned = Scan.of(Monoid.sum, "y", (N,), F32, Use("x", (N,)), N)
+    total = Reduction("t", (), F32, Monoid.max, Use("x", (N,)), (N,))
+    alone, both = (TensorProgram((Input("x", (N,), F32),), (scanned, *rest), ("y",)) for rest in ((), (total,)))
+    (own,), (other,) = (
+        tuple(maps(fused(replace(p, outputs=tuple(n.name for n in p.nodes))).graph)) for p in (alone, both)
+    )
+    assert own.state is not None
+    assert merged_in_each(own)
+    assert not merged_in_each(other)
+    lists = tuple(o for o in other.outputs if not isinstance(o, Final))
+    assert not merged_in_each(replace(other, outputs=lists)), "its greatest element is no prefix"
+    (component,) = own.state.components
+    assert not merged_in_each(replace(own, outputs=(*own.outputs, Final("last", component.name)))), (
+        "its whole is wanted"
+    )
+    assert not merged_in_each(replace(own, state=None))
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_scan_in_a_loop_with_a_state_of_its_own_is_in_one_piece(together: int) -> None:
+    """Scan each row with a number added, and sum these numbers: the rows are a loop that carries their sum."""
+    both, shift = (M, N), apply_("add", Arg(0), Arg(1))
+    nodes = (
+        Elementwise("d", both, F32, shift, (Use("x", both), Use("w", (M,)))),
+        Scan.of(Monoid.sum, "y", both, F32, Use("d", both), N),
+        Reduction("z", (), F32, Monoid.sum, Use("w", (M,)), (M,)),
+    )
+    program = fused(TensorProgram((Input("x", both, F32), Input("w", (M,), F32)), nodes, ("y", "z")))
+    rows = LoopSchedule((Level(LevelPlace.loop, 4),))
+    with pytest.raises(ScheduleError, match="has a state of its own"):
+        apply(program, Schedule((("m", rows), *_alone(*SEGMENTS).loops), together=together))
 
 
 def test_what_depends_on_what_came_before_is_in_one_piece() -> None:

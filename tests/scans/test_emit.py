@@ -92,14 +92,18 @@ def test_what_is_fused_with_a_scan_is_done_along_with_it(tmp_path: Path) -> None
             np.testing.assert_array_equal(b.numpy(), a)
 
 
+SEGMENTS = ((1, 1), (2, 1), (7, 1), (64, 1), (1, 4), (7, 3), (7, 8), (64, 16))
+"""Segments of a row, and how many of those before it each merges at once; 1: a loop over all of them has merged them."""
+
+
 @pytest.mark.parametrize("monoid", Monoid)
 def test_a_row_in_segments(monoid: Monoid, tmp_path: Path) -> None:
-    """1, 2, 7 and 64 segments, more of them than there are blocks too."""
+    """1, 2, 7 and 64 segments, more of them than there are blocks too; merged one by one, or by blocks for each segment."""
     domain, made = Fp64Domain(), []
     for dtype in (DType.float32, DType.int64) if monoid is not Monoid.prod else (DType.int64,):
-        for parts in (1, 2, 7, 64):
+        for parts, together in SEGMENTS:
             split = levels((LevelPlace.split, parts), (LevelPlace.loop, 20))
-            made.append(apply(fused(row(monoid, dtype)), Schedule((("n", split),))))
+            made.append(apply(fused(row(monoid, dtype)), Schedule((("n", split),), together=together)))
     for kernel in compiled(made, tmp_path, quickly=True):
         for length in (1, 20, 33, 300):
             x = torch.from_numpy(np.random.default_rng(length).choice([-1, 1, 1], (length,)))
@@ -145,9 +149,9 @@ def test_states_of_a_row_in_segments(tmp_path: Path) -> None:
     made = [
         apply(
             fused(log_sums_of_a_row()),
-            Schedule((("n", levels((LevelPlace.split, parts), (LevelPlace.loop, 20))),)),
+            Schedule((("n", levels((LevelPlace.split, parts), (LevelPlace.loop, 20))),), together=together),
         )
-        for parts in (1, 2, 7, 64)
+        for parts, together in SEGMENTS
     ]
     for kernel in compiled(made, tmp_path, quickly=True):
         for length in (1, 20, 33, 300):
@@ -163,7 +167,9 @@ def test_triton_kernels_give_what_the_interpreter_gives(tmp_path: Path) -> None:
     command = ["-W", "ignore", "-m", triton_scans.__name__, str(tmp_path)]
     done = ran(command, os.environ | {"TRITON_INTERPRET": "1"})
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 4 * len(Monoid)
+    assert len(found) == len(triton_scans.programs()) * len(triton_scans.SIZES) + 2 * len(Monoid) * len(
+        triton_scans.SEGMENTS
+    )
     assert not {name: what for name, what in found.items() if what}
 
 
@@ -185,6 +191,9 @@ def test_triton_kernels_compile_for_gpus_that_are_not_here(
     for tensors in every:
         program = triton_scans.placed(fused(tensors, doubles=False), random.Random(1))
         assert load(program, dims_of(program), tmp_path).compile_for(*TARGETS[target], {"M": 64, "N": 128})
+    for tensors in (row(), row(Monoid.max, DType.int64), log_sums_of_a_row(), scan(over=M)):
+        program = triton_scans.in_segments(fused(tensors, doubles=False), 7, 4)
+        assert len(load(program, dims_of(program), tmp_path).compile_for(*TARGETS[target], {"M": 64, "N": 128})) == 2
 
 
 def test_threads_do_not_share_what_the_loop_carries_and_shows(tmp_path: Path) -> None:

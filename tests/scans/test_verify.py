@@ -11,7 +11,9 @@ import pytest
 from testkit.block.rankings import every
 from testkit.block.scans import M, N, fused, log_sums, log_sums_of_a_row, recurrence, row, scan
 from testkit.emit.comparing import scheduled
-from weft.block.program import BlockNode, BlockProgram, Graph, Map, Pointwise, Prefix
+from weft.block.program import BlockNode, BlockProgram, Fill, Graph, Map, Pointwise, Prefix
+from weft.block.ranges import All
+from weft.block.walk import maps, with_maps
 from weft.errors import ScheduleError
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply, kernels
 from weft.tensor.axes import Axis
@@ -93,35 +95,32 @@ def test_a_planted_mistake_is_refuted(mistake: Callable[[BlockProgram], BlockPro
     assert not verify(scan(), mistake(applied)).agrees
 
 
-def in_segments(monoid: Monoid = Monoid.sum) -> BlockProgram:
-    levels = (Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4))
-    return apply(fused(row(monoid)), Schedule((("n", LoopSchedule(levels)),)))
+def in_segments(tensors: TensorProgram, over: str = "n", together: int = 1, parts: int = 3) -> BlockProgram:
+    """Scans along `over`, each in so many segments; with several merged `together`, each merges those before it by itself."""
+    alone = LoopSchedule((Level(LevelPlace.grid, 2),))
+    split = LoopSchedule((Level(LevelPlace.split, parts), Level(LevelPlace.loop, 4)))
+    loops_ = ((m.name, split if m.name == over else alone) for m in maps(fused(tensors).graph))
+    return apply(fused(tensors), Schedule(tuple(loops_), together=together))
 
 
+@pytest.mark.parametrize("together", [1, 2, 512])
 @pytest.mark.parametrize("monoid", [m for m in Monoid if m is not Monoid.prod])
-def test_a_row_in_segments_agrees(monoid: Monoid) -> None:
-    assert verify(row(monoid), in_segments(monoid)).agrees
+def test_a_row_in_segments_agrees(monoid: Monoid, together: int) -> None:
+    assert verify(row(monoid), in_segments(row(monoid), together=together)).agrees
 
 
 def test_products_of_floats_are_not_cut_in_segments() -> None:
     """Those of a segment may overflow where a 0 before them makes all of them 0: no field shows that."""
     with pytest.raises(ScheduleError, match="may overflow"):
-        in_segments(Monoid.prod)
+        in_segments(row(Monoid.prod))
 
 
-def all_in_segments(monoid: Monoid, over: Axis) -> BlockProgram:
-    """Scans of several rows, or columns, each in segments."""
-    alone = LoopSchedule((Level(LevelPlace.grid, 2),))
-    parts = LoopSchedule((Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4)))
-    made = tuple((n, parts if n == over.name else alone) for n in ("m", "n"))
-    return apply(fused(scan(monoid, over=over)), Schedule(made))
-
-
+@pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("over", [M, N], ids=str)
 @pytest.mark.parametrize("monoid", [m for m in Monoid if m is not Monoid.prod])
-def test_rows_and_columns_in_segments_agree(monoid: Monoid, over: Axis) -> None:
-    applied = all_in_segments(monoid, over)
-    assert len(kernels(applied)) == 3
+def test_rows_and_columns_in_segments_agree(monoid: Monoid, over: Axis, together: int) -> None:
+    applied = in_segments(scan(monoid, over=over), over.name, together)
+    assert len(kernels(applied)) == (3 if together == 1 else 2)
     assert verify(scan(monoid, over=over), applied).agrees
 
 
@@ -129,7 +128,8 @@ def test_rows_and_columns_in_segments_agree(monoid: Monoid, over: Axis) -> None:
 @pytest.mark.parametrize("over", [None, M, N], ids=str)
 def test_a_mistake_in_any_pass_over_segments_is_refuted(index: int, over: Axis | None) -> None:
     """Each pass begins with one in place of 0, or of what came before: the last takes what it resumes for nothing."""
-    applied, tensors = (in_segments(), row()) if over is None else (all_in_segments(Monoid.sum, over), scan(over=over))
+    tensors = row() if over is None else scan(over=over)
+    applied = in_segments(tensors, "n" if over is None else over.name)
     nodes = list(applied.graph.nodes)
     place = [i for i, n in enumerate(nodes) if isinstance(n, Map)][index]
     nodes[place] = _wrong(nodes[place])
@@ -141,8 +141,53 @@ def _wrong(node: BlockNode) -> BlockNode:
         return node
     if node.state is None:
         return replace(node, body=replace(node.body, nodes=tuple(map(_wrong, node.body.nodes))))
+    return _wrong_state(node)
+
+
+def _wrong_state(node: Map) -> Map:
+    assert node.state is not None
     components = tuple(replace(c, init=1.0) for c in node.state.components)
     return replace(node, state=replace(node.state, components=components, resume=None))
+
+
+def changed(program: BlockProgram, number: int, change: Callable[[Map], Map]) -> BlockProgram:
+    """`program` with the loop with a state that is the so-manieth changed."""
+    found = [m.name for m in maps(program.graph) if m.state is not None][number]
+    return replace(program, graph=with_maps(program.graph, lambda m: change(m) if m.name == found else m))
+
+
+def filled_with_one(node: Map) -> Map:
+    """What is beyond the last segment before this one counts."""
+    nodes = tuple(replace(n, value=1.0) if isinstance(n, Fill) else n for n in node.body.nodes)
+    return replace(node, body=replace(node.body, nodes=nodes))
+
+
+MERGED: dict[str, tuple[int, Callable[[Map], Map]]] = {
+    "a segment begins with one": (0, begun_with_one),
+    "the merge begins with one": (1, begun_with_one),
+    "the merge takes all segments": (1, lambda m: replace(m, range=All())),
+    "the merge takes what comes after": (1, filled_with_one),
+    "nothing came before": (2, _wrong_state),
+}
+
+
+@pytest.mark.parametrize("over", [None, M, N], ids=str)
+@pytest.mark.parametrize("mistake", MERGED.values(), ids=MERGED)
+def test_a_mistake_where_segments_merge_those_before_them_is_refuted(
+    mistake: tuple[int, Callable[[Map], Map]], over: Axis | None
+) -> None:
+    tensors = row() if over is None else scan(over=over)
+    applied = in_segments(tensors, "n" if over is None else over.name, 2, 5)
+    assert verify(tensors, applied).agrees
+    assert not verify(tensors, changed(applied, *mistake)).agrees
+
+
+@pytest.mark.parametrize("mistake", [None, *(m for m in MERGED.values())], ids=["none", *MERGED])
+def test_states_that_segments_merge_by_themselves(mistake: tuple[int, Callable[[Map], Map]] | None) -> None:
+    applied = in_segments(log_sums_of_a_row(), together=2, parts=5)
+    assert len(kernels(applied)) == 2
+    found = applied if mistake is None else changed(applied, *mistake)
+    assert verify(log_sums_of_a_row(), found).agrees == (mistake is None)
 
 
 def test_a_scan_along_the_other_axis_is_refuted() -> None:
@@ -233,8 +278,7 @@ def test_states_agree_under_any_schedule(made: Callable[..., TensorProgram], ove
 
 @pytest.mark.parametrize("index", [None, 0, 1, 2])
 def test_states_in_segments_agree_and_a_mistake_in_any_pass_is_refuted(index: int | None) -> None:
-    parts = (Level(LevelPlace.split, 3), Level(LevelPlace.loop, 4))
-    applied = apply(fused(log_sums_of_a_row()), Schedule((("n", LoopSchedule(parts)),)))
+    applied = in_segments(log_sums_of_a_row())
     nodes = list(applied.graph.nodes)
     if index is not None:
         place = [i for i, n in enumerate(nodes) if isinstance(n, Map)][index]

@@ -37,7 +37,7 @@ from weft.block.program import (
     Store,
     exports,
 )
-from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
+from weft.block.ranges import All, Before, First, Part, Remainder, Segment, Spans, Within
 from weft.block.rows import rows_of
 from weft.block.scope import Scope, Types, demand, fail
 from weft.block.spans import OWN
@@ -345,7 +345,7 @@ def _check_range(node: Map, scope: Scope) -> None:
             demand(
                 bool(spans) and ends, node.name, "a span has ends on both sides of which it is known what lies", spans
             )
-        case Within(axis):
+        case Within(axis) | Before(axis):
             demand(axis in scope.maps, node.name, "a range refers to a map around it", axis)
             demand(axis.space == node.axis.space, node.name, "a range refers to a map over the same space", axis)
         case Segment(axis, count):

@@ -41,7 +41,7 @@ from weft.block.program import (
     State,
     Store,
 )
-from weft.block.ranges import All, First, Part, Remainder, Segment, Spans, Within
+from weft.block.ranges import All, Before, First, Part, Remainder, Segment, Spans, Within
 from weft.block.shown import ShownBuffer, ShownGraph, ShownItem, ShownList, ShownValue
 from weft.block.table1 import operator
 from weft.block.text import (
@@ -306,8 +306,8 @@ class _Printer:
                 word = "first"
             case Remainder():
                 word = "rest"
-            case Within(axis):
-                text = f" within {self._variables.get(axis, '?')}"
+            case Within(axis) | Before(axis):
+                text = f" {type(node.range).__name__.lower()} {self._variables.get(axis, '?')}"
             case Spans(spans):
                 text = " or".join(between(span, self._variables, self._spaces) for span in spans)
             case Segment(axis, count):

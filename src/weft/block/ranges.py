@@ -93,27 +93,32 @@ class _Range:
 
     @property
     def aligned(self) -> bool:
-        """True where each of its blocks begins at a multiple of the block's size."""
+        """True where each of its blocks begins at a multiple of the block's size, and ends a block later or with the space."""
         return True
 
     def runs(self, space: Space, tile: int | None) -> tuple[Run, ...]:
         """Return its blocks of `tile` elements (None: all at once), as one run or several, in ascending order."""
-        bounds = self.bounds(space, tile)
-        if tile is None:
-            return (Run(bounds.start, bounds.stop, bounds.stop),)
-        edge = plus(bounds.start, whole_blocks(minus(bounds.stop, bounds.start), tile))
-        match self.part:
-            case Part.full:
-                return (Run(bounds.start, edge, bounds.stop),)
-            case Part.edge:
-                return (Run(edge, bounds.stop, bounds.stop),)
-            case Part.all:
-                return (Run(bounds.start, bounds.stop, bounds.stop),)
+        return (_in_one(self, space, tile),)
 
     def bounds(self, space: Space, tile: int | None) -> Bounds:
         """Return the elements it goes over, of `space`, by blocks of `tile`; None: all at once."""
         del tile
         return Bounds(0, Elements(space), Elements(space))
+
+
+@lru_cache(maxsize=1 << 10)
+def _in_one(of: _Range, space: Space, tile: int | None) -> Run:
+    bounds = of.bounds(space, tile)
+    if tile is None:
+        return Run(bounds.start, bounds.stop, bounds.stop)
+    edge = plus(bounds.start, whole_blocks(minus(bounds.stop, bounds.start), tile))
+    match of.part:
+        case Part.full:
+            return Run(bounds.start, edge, bounds.stop)
+        case Part.edge:
+            return Run(edge, bounds.stop, bounds.stop)
+        case Part.all:
+            return Run(bounds.start, bounds.stop, bounds.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +264,29 @@ class Remainder(_Range):
         return Bounds(Elements(space) if tile is None else tile, Elements(space), Elements(space))
 
 
-Range: TypeAlias = All | Within | Segment | Spans | First | Remainder
+@dataclass(frozen=True, slots=True)
+class Before(_Range):
+    """What comes before the current block of `outer`, a map over the same space around this one; nothing before the first one."""
+
+    outer: Axis = field(metadata=AXES)
+    part: Part = Part.all
+
+    @property
+    def beside(self) -> frozenset[Axis]:
+        """It ends where that block begins."""
+        return frozenset((self.outer,))
+
+    @property
+    def aligned(self) -> bool:
+        """It ends beside the block, wherever that is."""
+        return False
+
+    def bounds(self, space: Space, tile: int | None) -> Bounds:
+        """Return the elements before the block."""
+        del tile
+        return Bounds(0, Begin(self.outer), Elements(space))
+
+
+Range: TypeAlias = All | Within | Segment | Spans | First | Remainder | Before
 
 EVERY_BLOCK = All()

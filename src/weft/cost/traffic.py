@@ -415,6 +415,7 @@ class _Walk:
         if alike and components and len(untouched) == len(components):
             self.starts[node.name] += times
         fed = frozenset([inner for inner, outer in loop.fed if outer in initial])
+        walked = self.graph if self.numbered.get(node.axis, ()) is None else self.repeated  # none is as another one
         for count, step in alike:
             here, often = {**steps, node.axis: step}, times * count
             self.runs[node.name] += often
@@ -422,7 +423,7 @@ class _Walk:
                 self.iterations += often
             with self.memory.repeated(count):
                 during = frame.body()
-                self.repeated(node.body, loop.body, inside, here, often, during, fed)
+                walked(node.body, loop.body, inside, here, often, during, fed)
                 after = None
                 if state is not None:
                     after = frame.update(during)
@@ -440,8 +441,7 @@ class _Walk:
 
 def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: Numbered) -> list[tuple[int, CurrentBlock]]:
     """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
-    space = node.axis.space
-    tile = node.tile
+    space, tile = node.axis.space, node.tile
     found: list[tuple[int, CurrentBlock]] = []
     for run in node.range.runs(space, tile):
         first, last, stop = (value(each, sizes, scope) for each in (run.first, run.last, run.stop))

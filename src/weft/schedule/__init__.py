@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.schedule.kernels import KernelNodes, apart, kernels
     from weft.schedule.lanes import EXACT, Granularity, added_apart, multiplied, with_demands
     from weft.schedule.place import grid_maps
+    from weft.schedule.scans import merged_in_each
     from weft.schedule.schedule import Level, LevelPlace, LoopSchedule, Schedule
     from weft.schedule.summaries import summarizable
     from weft.schedule.ties import begins_where, tied
@@ -36,6 +37,7 @@ __all__ = [
     "begins_where",
     "grid_maps",
     "kernels",
+    "merged_in_each",
     "merging_together",
     "multiplied",
     "overwriting",

@@ -18,7 +18,7 @@ class KernelNodes:
 
     Attributes:
         begun: those of its writes that an earlier launch has stored a part of.
-        merges: whether it merges what another launch has made of segments.
+        merges: whether it merges what another launch has made of segments, and goes over none itself.
     """
 
     nodes: tuple[BlockNode, ...]
@@ -66,5 +66,7 @@ def _kernel(program: BlockProgram, nodes: tuple[BlockNode, ...], before: Contain
     writes = tuple(n for n in made if n in elsewhere)
     own = tuple(n for n in program.graph.nodes if isinstance(n, Buffer) and n.name in made and n.name not in elsewhere)
     cut = {m.range.segment[0].space for m in maps(program.graph) if m.range.segment is not None}
-    merges = any(m.state is not None and m.axis.space in cut for m in maps(Graph((), nodes, ())))
+    inside = tuple(maps(Graph((), nodes, ())))
+    merges = any(m.state is not None and m.axis.space in cut for m in inside)
+    merges = merges and all(m.range.segment is None for m in inside)
     return KernelNodes((*own, *nodes), tuple(read), writes, tuple(n for n in writes if n in before), merges)

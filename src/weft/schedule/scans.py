@@ -19,11 +19,12 @@ from weft.block.program import (
     State,
     sealed,
 )
-from weft.block.ranges import Segment
+from weft.block.ranges import Before, Segment
 from weft.block.rename import fresh, values_of
 from weft.block.walk import maps, operands, pruned, results
 from weft.errors import ScheduleError
 from weft.schedule.accumulate import added, copy_of, whole_of
+from weft.schedule.together import in_blocks
 from weft.tensor.axes import Axis, Space
 from weft.tensor.merge import Monoid
 
@@ -36,7 +37,9 @@ class _Names:
     values: Callable[[str], str]
 
 
-def in_segments(loop: Map, count: int, loops: Callable[[str], str], around: Graph) -> tuple[Map, Map, Map]:
+def in_segments(
+    loop: Map, count: int, loops: Callable[[str], str], around: Graph, *, together: bool
+) -> tuple[Map, ...]:
     """Cut `loop`, whose body sees its state, into `count` segments.
 
         for n in range(N): y[n], s = prefix(s, x[n])
@@ -44,12 +47,18 @@ def in_segments(loop: Map, count: int, loops: Callable[[str], str], around: Grap
         forall s in range(count):  for n in range(N, segment s): c = c + sum(x[n]);  store(c, P[s])
         for s in range(count): store(b, B[s]);  b = merge(b, load(P[s]))
         forall s in range(count):  b = load(B[s]);  for n in range(N, segment s): y[n], b = prefix(b, x[n])
+    or, `together`, where the state is all that the loop is for,
+        forall s in range(count):  for n in range(N, segment s): c = c + sum(x[n]);  store(c, P[s])
+        forall s in range(count):
+          for j in range(count, before s): b = b + sum(load(P[j]))
+          for n in range(N, segment s): y[n], b = prefix(b, x[n])
 
     Args:
         loop: in `around`.
         count: of segments.
         loops: makes up names of loops and axes.
         around: the graph.
+        together: whether each segment should merge all that come before it, many at once, in place of a loop for all segments.
 
     Raises:
         ScheduleError: what is combined depends on what came before, so that no segment is known by itself; or there are loops
@@ -62,10 +71,21 @@ def in_segments(loop: Map, count: int, loops: Callable[[str], str], around: Grap
     space = Space(name.upper(), count)
     names = _Names(loops, fresh(values_of(around)))
     parts = {c.name: names.values("parts") for c in state.components}
+    make = fresh({*values_of(loop.body), *(f.outer for f in loop.inputs), *parts.values()})
+    begun = {c.name: make(f"{c.name}_begin") for c in state.components}
+    together = together and merged_in_each(loop)
+    first = _totals(loop, state, Axis(name, space), parts, names, together=together)
+    merging = Axis(loops(f"{name}.merge"), space)
+    index = Axis(loops(name), space)
+    if together:
+        before = _before(loop, state, merging, Before(index), first.axis, parts)
+        before = replace(before, outputs=tuple(Final(begun[n], n) for n in begun))
+        feeds = tuple(Feed(part, part, Broadcast()) for part in parts.values())
+        return first, _resumed(loop, state, index, begun, feeds, before)
     begins = {c.name: names.values("begins") for c in state.components}
-    first = _totals(loop, state, Axis(name, space), parts, names)
-    merge = _merged(loop, state, Axis(loops(f"{name}.merge"), space), first.axis, parts, begins)
-    return first, merge, _resumed(loop, state, Axis(loops(name), space), merge.axis, begins)
+    merge = _merged(loop, state, merging, first.axis, parts, begins)
+    feeds = tuple(Feed(begins[n], begun[n], Iterate(merge.axis)) for n in begins)
+    return first, merge, _resumed(loop, state, index, begun, feeds)
 
 
 def _demand_apart(loop: Map, state: State) -> None:
@@ -89,8 +109,45 @@ def _demand_apart(loop: Map, state: State) -> None:
         )
 
 
-def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: _Names) -> Map:
+def merged_in_each(loop: Map) -> bool:
+    """Tell whether each segment of `loop` can merge those before it by itself: nothing but the body wants the state, and each
+    component is what a prefix there has merged.
+    """
+    state = loop.state
+    if state is None or any(isinstance(o, Final) for o in loop.outputs):
+        return False
+    prefixes = [node for node in loop.body.nodes if isinstance(node, Prefix)]
+    wholes = {acc: total for node in prefixes for acc, total in zip(node.accs, node.totals, strict=True)}
+    shown, fed = dict(state.shown), dict(zip(state.update.inputs[len(state.components) :], state.feeds, strict=True))
+    merged = (
+        fed.get(given, "") == wholes.get(shown.get(component.name, ""))
+        for component, given in zip(state.components, state.update.outputs, strict=True)
+    )
+    return all(merged)
+
+
+def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: _Names, *, together: bool) -> Map:
     """Make the map over segments that stores what each comes to, from a state that has seen nothing.
+
+    Args:
+        loop, state: what is cut.
+        index: of the segments.
+        parts: by component, the list of what segments come to.
+        names: makers of names.
+        together: whether blocks of parts are read.
+    """
+    alone = fresh_loops(_reduced(loop, state), names.loops)
+    alone = pruned(sealed(replace(alone, range=Segment(index, index.space.size({})))))
+    given = tuple(dict.fromkeys(f.outer for f in alone.inputs))
+    items = in_blocks(state.components, index, {*given, *parts}) if together else ()
+    left = [node.name for node in items] or list(parts)
+    stacked = tuple(Stacked(parts[n], name) for n, name in zip(parts, left, strict=True))
+    around = tuple(Feed(o, o, Broadcast()) for o in given)
+    return sealed(Map(index.name, index, around, Graph((), (alone, *items), ()), stacked, unit=not together))
+
+
+def _reduced(loop: Map, state: State) -> Map:
+    """Make the loop that leaves what all iterations of `loop` come to, from a state that has seen nothing.
 
     Numbers that a monoid combines are reduced, in any order; other states are merged as in the scan.
     """
@@ -115,22 +172,16 @@ def _totals(loop: Map, state: State, index: Axis, parts: dict[str, str], names: 
         if fed in made:
             outputs[place] = own(f"{component.name}_next")
             combined.append(added(outputs[place], made[fed], (component.name, given), component))
-    update = Graph(state.update.inputs, tuple(combined), tuple(outputs))
-    own_names = tuple(parts)
+    names = tuple(c.name for c in state.components)
     raw = replace(
         state,
         feeds=tuple(feeds.get(f, f) for f in state.feeds),
-        update=update,
-        finish=Graph(own_names, (), own_names),
+        update=Graph(state.update.inputs, tuple(combined), tuple(outputs)),
+        finish=Graph(names, (), names),
         shown=tuple(each for each in state.shown if each[0] not in reduced),
     )
-    outs = tuple(Final(n, n) for n in own_names)
-    alone = replace(loop, body=replace(loop.body, nodes=tuple(nodes)), state=raw, outputs=outs)
-    alone = pruned(sealed(replace(fresh_loops(alone, names.loops), range=Segment(index, index.space.size({})))))
-    given = tuple(dict.fromkeys(f.outer for f in alone.inputs))
-    stacked = tuple(Stacked(parts[n], n) for n in own_names)
-    around = tuple(Feed(o, o, Broadcast()) for o in given)
-    return sealed(Map(index.name, index, around, Graph((), (alone,), ()), stacked, unit=True))
+    body = replace(loop.body, nodes=tuple(nodes))
+    return replace(loop, body=body, state=raw, outputs=tuple(Final(n, n) for n in names))
 
 
 def _shown(state: State, inner: str) -> str:
@@ -153,22 +204,50 @@ def _merged(loop: Map, state: State, axis: Axis, index: Axis, parts: dict[str, s
     return sealed(Map(axis.name, axis, feeds, Graph((), nodes, ()), outputs, carried, unit=True))
 
 
-def _resumed(loop: Map, state: State, index: Axis, merge: Axis, begins: dict[str, str]) -> Map:
-    """Make the map over segments in which the loop goes over each, from the state before it."""
-    make = fresh({*values_of(loop.body), *(f.outer for f in loop.inputs)})
-    begun = {n: make(f"{n}_begin") for n in begins}
+def _before(loop: Map, state: State, axis: Axis, span: Before, index: Axis, parts: dict[str, str]) -> Map:
+    """Make the loop over the segments in `span` that leaves what these come to: the loop's own merges, of whole segments.
+
+    Args:
+        loop, state: what is cut.
+        axis: of the loop.
+        span: the segments before one.
+        index: of the lists of `parts`.
+        parts: by component, the list of what segments come to.
+    """
+    make = fresh(values_of(loop.body))
+    inner = {n: make(f"{n}_part") for n in parts}
+
+    def of_parts(node: Prefix) -> Prefix:
+        dims = tuple(axis if a == node.over else a for a in node.dims)
+        return replace(node, args=tuple(inner[_shown(state, acc)] for acc in node.accs), over=axis, dims=dims)
+
+    prefixes = tuple(of_parts(node) for node in loop.body.nodes if isinstance(node, Prefix))
+    feeds = tuple(Feed(parts[n], inner[n], Iterate(index)) for n in parts)
+    merged = Map(axis.name, axis, feeds, Graph((), prefixes, ()), (), state, span)
+    return pruned(sealed(_reduced(merged, state)))
+
+
+def _resumed(
+    loop: Map, state: State, index: Axis, begun: dict[str, str], feeds: tuple[Feed, ...], before: Map | None = None
+) -> Map:
+    """Make the map over segments in which the loop goes over each, from the state before it.
+
+    Args:
+        loop, state: what is cut.
+        index: of the segments.
+        begun: by component, the name of its value before a segment.
+        feeds: of the map, beside those of the loop.
+        before: what makes the values before a segment; None where they are fed.
+    """
     outers = tuple(dict.fromkeys(f.outer for f in loop.inputs))
-    resumed = tuple(Feed(name, name, Broadcast()) for name in begun.values())
     own = replace(
         loop,
-        inputs=(*loop.inputs, *resumed),
+        inputs=(*loop.inputs, *(Feed(name, name, Broadcast()) for name in begun.values())),
         outputs=tuple(o for o in loop.outputs if isinstance(o, Stacked)),
         range=Segment(index, index.space.size({})),
         state=replace(state, resume=tuple(begun.values())),
     )
-    feeds = (
-        *(Feed(o, o, Broadcast()) for o in outers),
-        *(Feed(begins[n], begun[n], Iterate(merge)) for n in begins),
-    )
+    around = (*(Feed(o, o, Broadcast()) for o in outers), *feeds)
+    nodes = (sealed(own),) if before is None else (before, sealed(own))
     stacked = tuple(Stacked(o.outer, o.outer) for o in own.outputs)
-    return sealed(Map(index.name, index, feeds, Graph((), (sealed(own),), ()), stacked, unit=True))
+    return sealed(Map(index.name, index, around, Graph((), nodes, ()), stacked, unit=True))

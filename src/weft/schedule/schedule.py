@@ -71,7 +71,8 @@ class Schedule:
         beforehand: names of guarded loops of which a launch before finds out which iterations are idle.
         apart: names of guarded loops whose full blocks have a loop of their own, which reads no mask.
         merging: (map name, elements of a block on the grid) of loops that go by smaller blocks in the kernels that merge segments.
-        together: how many parts such a kernel merges at once, where the state allows more than one.
+        together: how many parts such a kernel merges at once, where the state allows more than one; with more than one each segment
+            of a scan merges those before it by itself, if it can, in the kernel that goes over it.
         warps, stages: on a GPU, of each thread block: its warps, and how many iterations of a loop are in flight at once.
         merging_warps: of each program of a kernel that merges segments; 0: as of the others.
     """

@@ -15,7 +15,6 @@ from weft.block.program import (
     Graph,
     Iterate,
     Map,
-    Pointwise,
     Stacked,
     State,
     sealed,
@@ -26,12 +25,11 @@ from weft.block.walk import in_order, maps, needed, operands, results
 from weft.errors import ScheduleError
 from weft.fuse.inside_the_only_loop import is_elementwise, nothing_beside
 from weft.schedule.scans import in_segments
-from weft.schedule.together import merging_together
+from weft.schedule.together import in_blocks, merging_together
 from weft.tensor.axes import Axis, Space
-from weft.tensor.scalar import Arg
 
 _PARTS = 2
-"""Maps that stand for a split reduction; a scan has one more."""
+"""Maps that stand for a split reduction, or for a scan whose segments merge those before them; other scans have one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,8 @@ def split(program: BlockProgram, loop: str, count: int, together: int = 1) -> Sp
         program: without places.
         loop: a loop with state, by name.
         count: of segments.
-        together: how many parts the merge should take at once; it takes them one by one where its state allows no more.
+        together: how many parts the merge should take at once; it takes them one by one where its state allows no more. With more
+            than one each segment of a scan merges those before it, if it can.
 
     Raises:
         ScheduleError: where a map with a state around the loop does not go over all of its range, or goes on from another's state;
@@ -94,6 +93,7 @@ class _Splitter:
         self.make = loop_names(program)
         self.levels_of: list[tuple[str, str | None]] = []
         self.by_blocks: list[str] = []
+        self.scans = False
 
     def part(self, graph: Graph, path: tuple[str, ...]) -> Graph:
         """Replace the map of `graph` that `path` begins with by its two parts."""
@@ -106,14 +106,15 @@ class _Splitter:
 
     def segments(self, graph: Graph, loop: Map) -> tuple[Map, ...]:
         """Return the map over segments and the merge map that stand for `loop`; and a map that goes over them again, if its
-        iterations see what came before.
+        iterations see what came before. That map can do the merging, too.
         """
         state = loop.state
         if state is not None and state.shown:
-            parts = in_segments(loop, self.count, self.make, graph)
-            self.together = 1
+            parts = in_segments(loop, self.count, self.make, graph, together=self.together > 1)
+            self.scans, self.together = True, self.together if len(parts) == _PARTS else 1
             (first,) = maps(parts[0].body)
-            self.levels_of += [*((each.name, None) for each in parts), (first.name, loop.name)]
+            made = (*parts, *(m for m in maps(parts[-1].body) if m.name != loop.name))
+            self.levels_of += [*((each.name, None) for each in made), (first.name, loop.name)]
             return parts
         if state is None or any(isinstance(o, Stacked) for o in loop.outputs):
             raise ScheduleError(f"loop {loop.name!r} cannot be split: it stacks outputs or carries no state")
@@ -130,11 +131,8 @@ class _Splitter:
         self.together = 1 if block is None else self.together
         single = block is None
         # Where blocks of parts are merged, parts are items with the axis: of one element as they are made.
-        inside = fresh({*outers, *names})
-        left = {c.name: c.name if single else inside(f"{c.name}_alone") for c in state.components}
-        alone = () if single else tuple(
-            Pointwise(left[c.name], Arg(0), (c.name,), (axis, *c.dims), c.dtype) for c in state.components
-        )  # fmt: skip
+        alone = () if single else in_blocks(state.components, axis, {*outers, *names})
+        left = dict(zip(names, names if single else [node.name for node in alone], strict=True))
         segment = Map(axis.name, axis, tuple(Feed(o, o, Broadcast()) for o in outers), Graph((), (partial, *alone), ()),
                       tuple(Stacked(lists[n], left[n]) for n in names), unit=single)  # fmt: skip
         inner = {n: f"{n}_part" for n in names}
@@ -159,7 +157,7 @@ class _Splitter:
         body = self.part(node.body, path)
         made = [n for n in body.nodes if n not in node.body.nodes and isinstance(n, Map)]
         if node.state is not None:
-            if len(made) > _PARTS:
+            if self.scans:
                 raise ScheduleError(
                     f"a scan inside {node.name!r} cannot be split: {node.name!r} has a state of its own"
                 )

@@ -8,12 +8,12 @@ as the laws of the states say; the form alone does not tell, and what is made is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
 from weft.block.copies import merging
-from weft.block.program import BlockNode, Collapse, Graph, Pointwise, State
+from weft.block.program import BlockNode, Collapse, Component, Graph, Pointwise, State
 from weft.block.rename import fresh, values_of
 from weft.tensor.axes import Axis
 from weft.tensor.program import Monoid
@@ -52,6 +52,15 @@ def merging_together(state: State, axis: Axis) -> Graph | None:
     if any(writer.sides[out] is _Side.right for out in graph.outputs):
         return None
     return replace(graph, nodes=tuple(writer.nodes))
+
+
+def in_blocks(components: Sequence[Component], axis: Axis, taken: Set[str]) -> tuple[Pointwise, ...]:
+    """Return operators that make items with `axis`, of one element along it, of `components`: parts of which a loop reads blocks.
+
+    `taken`: names of values beside them.
+    """
+    make = fresh(set(taken))
+    return tuple(Pointwise(make(f"{c.name}_alone"), Arg(0), (c.name,), (axis, *c.dims), c.dtype) for c in components)
 
 
 @dataclass

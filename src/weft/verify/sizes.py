@@ -83,7 +83,8 @@ def small_tiles(
 def _few_segments(applied: BlockProgram, small: Mapping[str, Mapping[int, int]]) -> dict[Axis, Axis]:
     """Returns the axes that number segments, and in their place those that number a few.
 
-    A loop that merges several at a time has two whole blocks of them and a rest, unless one block takes them all.
+    A loop that merges several at a time has two whole blocks of them and a rest, unless one block takes them all; of loops over the
+    segments before one, some have a whole block and a rest, and the last one has two whole blocks.
     """
     nodes = list(maps(applied.graph))
     numbering = {m.range.index.space for m in nodes if isinstance(m.range, Segment)}

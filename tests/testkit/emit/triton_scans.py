@@ -84,13 +84,17 @@ def difference(program: BlockProgram, sizes: dict[str, int], folder: Path, rng: 
     return ""
 
 
-def in_segments(program: BlockProgram, parts: int) -> BlockProgram:
-    """`program` with each scan in so many segments."""
+def in_segments(program: BlockProgram, parts: int, together: int = 1) -> BlockProgram:
+    """`program` with each scan in so many segments; with several merged `together`, each merges those before it by itself."""
     chosen = {
         node.name: levels((GRID, 4)) if node.state is None else levels((SPLIT, parts), (LOOP, 8))
         for node in maps(program.graph)
     }
-    return apply(program, Schedule(tuple(chosen.items())))
+    return apply(program, Schedule(tuple(chosen.items()), together=together))
+
+
+SEGMENTS = ((2, 1), (7, 1), (7, 4), (5, 8), (8, 4))
+"""Segments of a scan, and how many are merged at once."""
 
 
 def found_in(folder: Path) -> Iterator[tuple[str, str]]:
@@ -100,18 +104,17 @@ def found_in(folder: Path) -> Iterator[tuple[str, str]]:
         for m, n in SIZES:
             made = placed(fused(tensors, doubles=False), rng)
             yield f"{name}, {m} x {n}", difference(made, {"M": m, "N": n}, folder, rng)
+    cut = {"log sums": (log_sums_of_a_row(), [log_sums(over=M)], ["m"])}
     for monoid in set(Monoid) - {Monoid.prod}:  # of floats
-        for parts in (2, 7):
-            made = in_segments(fused(row(monoid), doubles=False), parts)
-            yield f"{monoid.name} in {parts} segments", difference(made, {"N": 45}, folder, rng)
-            over = (M, N)[parts % 2]
-            made = in_segments(fused(scan(monoid, over=over), doubles=False), parts)
-            yield f"{monoid.name} along {over} in {parts} segments", difference(made, {"M": 21, "N": 45}, folder, rng)
-    for parts in (2, 7):
-        made = in_segments(fused(log_sums_of_a_row(), doubles=False), parts)
-        yield f"log sums in {parts} segments", difference(made, {"N": 45}, folder, rng)
-        made = in_segments(fused(log_sums(over=M), doubles=False), parts)
-        yield f"log sums along m in {parts} segments", difference(made, {"M": 21, "N": 45}, folder, rng)
+        cut[monoid.name] = row(monoid), [scan(monoid, over=axis) for axis in (M, N)], ["m", "n"]
+    for name, (alone, others, axes) in cut.items():
+        for number, (parts, together) in enumerate(SEGMENTS):
+            said = f"in {parts} segments by {together}"
+            made = in_segments(fused(alone, doubles=False), parts, together)
+            yield f"{name} {said}", difference(made, {"N": 45}, folder, rng)
+            which = number % len(others)
+            made = in_segments(fused(others[which], doubles=False), parts, together)
+            yield f"{name} along {axes[which]} {said}", difference(made, {"M": 21, "N": 45}, folder, rng)
 
 
 if __name__ == "__main__":

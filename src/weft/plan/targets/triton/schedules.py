@@ -27,6 +27,7 @@ from weft.schedule import (
     Schedule,
     begins_where,
     grid_maps,
+    merged_in_each,
     merging_together,
     tied,
 )
@@ -361,14 +362,17 @@ def _merging(
     more than the machine holds, and those whose state is plain sums, go by a few rows and one part after the other: their
     loads are in flight together anyway, and elements that change their threads would cost more. A merge that is followed by
     matmuls in one kernel has the matmuls' blocks.
+
+    Each segment of a scan merges all parts before it by itself, if it can, for as many rows as it goes over: reading a few hundred
+    numbers, which lie in the second-level cache, takes less time than one more launch, in which the rest of the GPU waits.
     """
     rows = {name for name, _ in wanted.loops if known.of[name] in (LoopRole.rows, LoopRole.few, LoopRole.unit)}
-    block: dict[Axis, int] = {}
+    block, whole = dict[Axis, int](), dict[Axis, int]()
     programs = 1
     for node in maps(program.graph):
         level = wanted.of(node.name).levels[-1]
         length = node.axis.space.size(sizes)
-        size = power_of_two(length) if level.place is LevelPlace.whole else level.size
+        whole[node.axis] = size = power_of_two(length) if level.place is LevelPlace.whole else level.size
         on_grid = level.place is LevelPlace.grid
         block[node.axis] = 1 if on_grid and node.name in rows else size
         programs *= math.ceil(length / block[node.axis]) if on_grid else 1
@@ -377,12 +381,16 @@ def _merging(
     count = next((v.size for _, loop in wanted.loops for v in loop.levels if v.place is LevelPlace.split), 1)
     if count == 1 or _multiplies(program.graph, names):
         return wanted
-    elements = max(math.prod(block[a] for a in c.dims) for s in states for c in s.components)
+    elements, own = (
+        max(math.prod(of[a] for a in c.dims) for s in states for c in s.components) for of in (block, whole)
+    )
+    before = min(power_of_two(count), _TOGETHER // own)
+    if before > 1 and all(map(merged_in_each, cut)):
+        return replace(wanted, together=before)
     together = min(power_of_two(count), _TOGETHER // elements)
     moving = all(n.name in known.whole_parts for n in cut)
     if programs > _RESIDENT or together < 2 or not moving or all(s.shown or s.monoids is not None for s in states):
-        own = max(1, _MERGED // elements)
-        return replace(wanted, merging=_rows_of(wanted, rows, own))
+        return replace(wanted, merging=_rows_of(wanted, rows, max(1, _MERGED // elements)))
     warps = max(1, together * elements // _OF_A_WARP)
     return replace(wanted, merging=_rows_of(wanted, rows, 1), together=together, merging_warps=warps)
 
