@@ -177,4 +177,6 @@ def test_what_a_later_kernel_of_the_region_reads_stays() -> None:
         assert text.overwritten(step, 1) == {0: later[0]}
     given: Any = SimpleNamespace(kernels=[first], program=SimpleNamespace(outputs=("a", "x")))
     step = RegionStep(given, reads, (("a", "outer b"), ("x", "outer x")), {})
+    read = lifetimes(["outer b"], [step])
+    read.own.update(("outer x", "outer y"))
     assert RegionText([], {}, cast("Any", None), frozenset(), read).overwritten(step, 0) == {0: "y"}
