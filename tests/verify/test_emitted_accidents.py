@@ -359,3 +359,35 @@ def test_a_number_that_rounding_may_take_away_is_held_to_no_error():
     assert found(0.0, 0.0) is None
     assert found(1.0, 0.0) is None
     assert "error" in (found(0.0, 1.0) or "")
+
+
+@pytest.mark.parametrize("times", [0.0, 0.9])
+def test_a_unit_may_take_each_small_term_for_0(times):
+    """Passes a product of which terms, and sums on their way, were 0 below the normal numbers, and what is made of it, magnified;
+    not one whose terms are small and normal, of which a part is lost.
+    """
+    m, n, k = programs.axes("m", "n", "k")
+    inputs = programs.tensor("x", m, k, dtype=DType.bfloat16), programs.tensor("w", k, n, dtype=DType.bfloat16)
+    nodes = (
+        programs.matmul("s", Use("x", (m, k)), Use("w", (k, n)), k),
+        Reduction("top", (m,), F32, Monoid.max, Use("s", (m, n)), (n,)),
+        each("d", (m, n), apply("sub", Arg(0), Arg(1)), Use("s", (m, n)), Use("top", (m,))),
+        each("out", (m, n), apply("mul", Arg(0), Lit(316.0)), Use("d", (m, n))),
+    )
+    program = TensorProgram(inputs, nodes, ("out",))
+    least = F32.least_normal
+
+    def small(v):
+        return np.where(np.abs(v) < least, 0.0, v)
+
+    def results(case):
+        x, w = (np.asarray(case.inputs[name], np.float64) for name in ("x", "w"))
+        with np.errstate(all="ignore"):
+            found = np.zeros((x.shape[0], w.shape[1]))
+            for term in range(x.shape[1]):
+                found = small(found + small(x[:, term : term + 1] * w[term]))
+            exact = np.asarray(case.exact[0], np.float64)
+            tiny = (np.abs(exact) < 1e-30) & (np.abs(exact) > 1e6 * least)
+            return (np.where(tiny, exact * (1.0 - times), 316.0 * (found - found.max(-1, keepdims=True))),)
+
+    assert ("tiny" in (verdict(program, results, 4) or "")) is (times > 0)

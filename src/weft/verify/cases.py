@@ -20,9 +20,9 @@ from weft.tensor.dtypes import DType
 from weft.tensor.evaluate import evaluate
 from weft.tensor.fp64 import Fp64Domain
 from weft.tensor.program import Contraction, Input, Lookup, Node, Opaque, Reduction, TensorProgram
+from weft.verify.accidents import AccidentalDomain
 from weft.verify.drawer import Drawer, TorchDrawer
 from weft.verify.eager import (
-    AccidentalDomain,
     AlikeRoundedDomain,
     EagerDomain,
     FlushedDomain,

@@ -213,7 +213,7 @@ def _meeting(left: Array, right: Array, labels: tuple[Sequence[int], Sequence[in
     return contract_arrays(np.matmul, one, labels[0], other, labels[1], labels[2]) > 0
 
 
-class _TypedDomain(Fp64Domain):
+class TypedDomain(Fp64Domain):
     """Numbers, with the type that is computed in: what rounding may do depends on it."""
 
     _of = DType.float32
@@ -232,7 +232,7 @@ class _TypedDomain(Fp64Domain):
         return by_doubling(self, monoid, v)
 
 
-class RandomlyRoundedDomain(_TypedDomain):
+class RandomlyRoundedDomain(TypedDomain):
     """Numbers, each result of an operation off by a random part of what rounding may take (Monte Carlo arithmetic, Parker 1997).
 
     How far results of such runs lie apart is how far any order of right operations may be off: where terms cancel, by much.
@@ -286,11 +286,15 @@ class RandomlyRoundedDomain(_TypedDomain):
         return self._summed(found, super().reduce(monoid, np.abs(v), dims), squares, terms)
 
     def _summed(self, found: Array, of_all: Array, squares: Array, terms: int) -> Array:
-        """Returns `found`, off by what rounding does to a sum: of `terms`, their magnitudes and squares summed up."""
+        """Returns `found`, off by what rounding does to a sum: of `terms`, their magnitudes and squares summed up.
+
+        A unit that takes numbers below the normal ones for 0 may do so with each term, and with the sum after each.
+        """
         with np.errstate(all="ignore"):
             equal = np.abs(terms * squares - of_all * of_all) <= 1e-9 * of_all * of_all  # Cauchy and Schwarz
             steps = np.where(equal, min(terms / 2, self._alike), math.sqrt(terms))
             off = 0.5 * self._times * self._of.eps * steps * of_all * self._parts(found)
+            off = off + np.minimum(of_all, terms * self._of.least_normal) * self._parts(found)
             made = self._flushed(found + np.where(np.isfinite(off), off, 0.0), self._parts(found), self._of)
         # Terms of both signs that vanish one by one leave a zero of the last one's sign where they are multiplied and added at
         # once, and their order is nobody's promise.
@@ -393,96 +397,6 @@ class MaskedEagerDomain(MaskedDomain, EagerDomain):
 
 class MaskedRandomlyRoundedDomain(MaskedDomain, RandomlyRoundedDomain):
     """Numbers that round at random, and 0 times anything is 0."""
-
-
-class AccidentalDomain(_TypedDomain):
-    """Numbers, but 0 where rounding decides what is left of terms that cancel, and `poison` where the order of a sum or a product,
-    or whether its terms are rounded, decides whether it leaves the range of its type on the way.
-
-    Where a result is NaN here with NaN as poison, and is not with 0, it may be no number in a right program.
-
-    Args:
-        terms: of the longest sum whose rounding may be what is left.
-        poison: NaN or 0.
-    """
-
-    def __init__(self, terms: int, poison: float = math.nan) -> None:
-        self._room, self._accident = 4.0 * math.sqrt(terms), poison
-
-    @property
-    def _scale(self) -> float:
-        """Returns a power of 2 that keeps sums of products of two in the range of fp64."""
-        return 2.0**-520 if self._of is DType.float64 else 1.0
-
-    def contract(
-        self,
-        left: Array,
-        left_axes: Sequence[int],
-        right: Array,
-        right_axes: Sequence[int],
-        out_axes: Sequence[int],
-    ) -> Array:
-        """Multiplies and sums, as a sum is."""
-        labels = (left_axes, right_axes, out_axes)
-
-        def product(a: Array, b: Array) -> Array:
-            return super(AccidentalDomain, self).contract(a, labels[0], b, labels[1], labels[2])
-
-        found = product(left, right)
-        if found.dtype.kind != "f":
-            return found
-        (up, down), (plus, minus) = (_sides(v * self._scale) for v in (left, right))
-        with np.errstate(all="ignore"):
-            above, below = product(up, plus) + product(down, minus), product(up, minus) + product(down, plus)
-        return self._inside(self._left(found, product(np.abs(left), np.abs(right))), above, below, self._scale**2)
-
-    def reduce(self, monoid: Monoid, v: Array, dims: Sequence[int]) -> Array:
-        """Reduces; what leaves the range in some order and not in another one is poison."""
-        found = super().reduce(monoid, v, dims)
-        if v.dtype.kind != "f" or monoid in (Monoid.max, Monoid.min):
-            return found
-        if monoid is Monoid.sum:
-            above, below = (super(AccidentalDomain, self).reduce(monoid, a, dims) for a in _sides(v * self._scale))
-            found = self._left(found, super().reduce(monoid, np.abs(v), dims))
-            return self._inside(found, above, below, self._scale)
-        most, largest = super().reduce(monoid, np.maximum(np.abs(v), 1.0), dims), -self._of.lowest
-        return np.where((np.abs(found) <= largest) & (most > largest), self._accident, found)
-
-    def _inside(self, found: Array, above: Array, below: Array, scale: float) -> Array:
-        """Returns `found`, the sum of terms; poison where partial sums leave the range on one side and it does not, or on both.
-
-        Of the terms, `above` are those above 0 and `below` the magnitudes of the others, each summed up and times `scale`.
-        """
-        with np.errstate(all="ignore"):
-            largest, total = -self._of.lowest * scale, above - below
-            either = (above > largest) & ((below > largest) | (total <= largest))
-            either |= (below > largest) & (total >= -largest)
-            return np.where(either & np.isfinite(above + below), self._accident, found)
-
-    def _left(self, found: Array, of_all: Array) -> Array:
-        """Returns `found`; 0 where it is no more than what rounding of terms of this size leaves."""
-        with np.errstate(all="ignore"):
-            return np.where(np.isfinite(of_all) & (np.abs(found) <= self._room * self._of.eps * of_all), 0.0, found)
-
-    def _applied(self, expr: Apply, operands: Sequence[Array]) -> Array:
-        found = super()._applied(expr, operands)
-        if found.dtype.kind != "f":
-            return found
-        with np.errstate(all="ignore"):
-            match expr.op:
-                case "add" | "sub":
-                    return self._left(found, np.abs(operands[0]) + np.abs(operands[1]))
-                case "fma":
-                    return self._left(found, np.abs(operands[0] * operands[1]) + np.abs(operands[2]))
-                case "log":  # of what rounding alone tells from 1
-                    return self._left(found, np.ones_like(found))
-                case _:
-                    return found
-
-
-def _sides(values: Array) -> tuple[Array, Array]:
-    """Returns how far values are above 0, and how far below."""
-    return np.maximum(values, 0.0), np.maximum(-values, 0.0)
 
 
 class FlushedDomain(Fp64Domain):
