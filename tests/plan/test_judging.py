@@ -463,3 +463,14 @@ def test_a_kernel_that_no_case_has_room_for_is_not_judged(monkeypatch, tmp_path)
     assert [kernel.judged for kernel in program.kernels] == [
         "not judged: all sizes that it serves are too large to test"
     ]
+
+
+@pytest.mark.parametrize("columns", [32, 64])
+def test_a_norm_of_a_matmul_in_bf16_is_right_on_hard_inputs(columns: int) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x @ w, (columns,))
+
+    inputs = torch.randn(600, columns).bfloat16(), torch.randn(columns, columns).bfloat16()
+    program = weft.optimize(fn, inputs, judge="always", defects="raise")
+    assert program.fallbacks == ()
+    assert {kernel.judged for kernel in program.kernels} == {"right on hard inputs"}

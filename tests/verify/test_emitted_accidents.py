@@ -18,6 +18,8 @@ from weft.verify.emitted import ErrorTally
 from weft.verify.regimes import REGIMES
 
 HUGE = 2.5e38
+COLUMNS = 700
+"""So many that roundings at random are never alike."""
 
 
 @pytest.fixture(autouse=True, params=["numpy", "torch"])
@@ -391,3 +393,52 @@ def test_a_unit_may_take_each_small_term_for_0(times):
             return (np.where(tiny, exact * (1.0 - times), 316.0 * (found - found.max(-1, keepdims=True))),)
 
     assert ("tiny" in (verdict(program, results, 4) or "")) is (times > 0)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_sums_last_places_decide_on_which_side_of_the_mean_a_constant_row_lies(constant):
+    """Passes an infinity where eager has none, if all of a row may lie above its mean and all of it below, by roundings alone."""
+    m, n = programs.axes("m", "n")
+    vectors = ("y", "b", "c", "w")
+    inputs = programs.tensor("x", m, n), *(programs.tensor(name, n) for name in vectors)
+    std = apply("sqrt", apply("add", apply("div", Arg(0), Arg(1)), Lit(1e-5)))
+    nodes = (
+        each("v", (m, n), apply("add", Arg(0), Arg(1)), Use("x", (m, n)), Use("y", (n,))),
+        row_sum("t", "v", m, n),
+        Extent("count", (), F32, n.space),
+        each("mean", (m,), apply("div", Arg(0), Arg(1)), Use("t", (m,)), Use("count", ())),
+        each("d", (m, n), apply("sub", Arg(0), Arg(1)), Use("v", (m, n)), Use("mean", (m,))),
+        each("squares", (m, n), apply("mul", Arg(0), Arg(0)), Use("d", (m, n))),
+        row_sum("all", "squares", m, n),
+        each("std", (m,), std, Use("all", (m,)), Use("count", ())),
+        each("q", (m, n), apply("div", Arg(0), Arg(1)), Use("d", (m, n)), Use("std", (m,))),
+        each(
+            "r",
+            (m, n),
+            apply("add", apply("mul", Arg(0), Arg(1)), Arg(2)),
+            Use("q", (m, n)),
+            Use("c", (n,)),
+            Use("b", (n,)),
+        ),
+        each("p", (m, n), apply("mul", Arg(0), Arg(1)), Use("r", (m, n)), Use("w", (n,))),
+        row_sum("out", "p", m, n),
+    )
+    program = TensorProgram(inputs, nodes, ("out",))
+    case = next(iter(cases(program, [], [{**sizes_of(program), "N": COLUMNS}], 0)))
+    rows, noise = case.inputs["x"].shape[0], np.random.default_rng(0).normal(size=(3, COLUMNS)).astype(np.float32)
+    given = {
+        "x": np.full((rows, COLUMNS), 97037024.0) + (0.0 if constant else 1024.0 * np.arange(COLUMNS)),
+        "y": noise[0].astype(np.float64),
+        "b": (np.float32(1e4) + noise[1]).astype(np.float64),
+        "c": (np.float32(1e4) + noise[2]).astype(np.float64),
+        "w": np.where(np.arange(COLUMNS) < COLUMNS // 2, -np.inf, 1.0),
+    }
+
+    def said(value):
+        tally = ErrorTally(program)
+        tally.add(type(case)(program, case.sizes, given, case.layout, 0), (np.full(rows, value),))
+        return tally.verdict()
+
+    assert said(np.nan) is None
+    assert (said(-np.inf) is None) is constant
+    assert said(np.inf) is not None

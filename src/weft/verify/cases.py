@@ -29,6 +29,7 @@ from weft.verify.eager import (
     MaskedDomain,
     MaskedEagerDomain,
     MaskedRandomlyRoundedDomain,
+    NudgedEagerDomain,
     PoleDomain,
     RandomlyRoundedDomain,
     eagerly,
@@ -157,6 +158,16 @@ class Case:
             else np.zeros_like(with_nan, dtype=np.bool_)
             for with_nan, with_0, exact in pairs
         )
+
+    def nudged(self, way: int) -> tuple[Array, ...]:
+        """Returns the results as eager rounds them, with sums exact, or off by the most in a `way` (`NudgedEagerDomain`)."""
+
+        def made() -> tuple[Array, ...]:
+            domain = NudgedEagerDomain(way)
+            domain.place = self._place
+            return eagerly(self.program, self.placed, self.sizes, domain)
+
+        return self._once(("nudged", way), made)
 
     def rounded(self, number: int, *, masked: bool = False) -> tuple[Array, ...]:
         """Returns the results where each operation rounds at random."""

@@ -194,6 +194,8 @@ class ErrorTally:
             odd &= ~(_same_class(found, other) | np.isfinite(other))
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
+        for way in (0, 1, -1) if odd.any() else ():
+            odd &= ~_same_class(found, ranged(case.nudged(way)[output]))
         room = np.zeros_like(found)
         for made, count in ((case.rounded, _ROUNDINGS), (case.in_order, _ORDERS + 1)):
             for number in range(count):
