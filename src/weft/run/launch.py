@@ -43,6 +43,8 @@ from weft.tensor.dtypes import DType
 Launcher: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 """Takes the input tensors in order, the outputs that are given, and the sizes that are passed; gives the outputs.
 
+Where an output may be an input's memory (`KernelSignature.over`) it takes that tensor too, as `over`, or None.
+
 Checks nothing: guards did that."""
 
 
