@@ -293,3 +293,21 @@ def test_another_process_is_sent_the_graph_whose_binaries_lack(monkeypatch) -> N
     assert (anew.graph, anew.number) == (b"a graph", graph.number)
     assert not put[1].install(Reply(failure="again"))
     assert len(put) == 2
+
+
+def test_a_cache_whose_halves_grow_alike_is_served() -> None:
+    """Keys and values have a length each until they are multiplied; that both are equal PyTorch does not check, and weft must."""
+
+    def step(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        keys, values = torch.cat([keys, new], 2), torch.cat([values, new + 1], 2)
+        return nn.functional.scaled_dot_product_attention(q, keys, values)
+
+    before = weft.stats()
+    compiled: Any = torch.compile(step, backend="weft", options={"compile": "background", "measure": "never"})
+    with torch.no_grad():
+        for length in (5, 6, 7, 9):
+            q, new, keys, values = (torch.randn(1, 2, n, 8) for n in (1, 1, length, length))
+            torch.testing.assert_close(compiled(q, keys, values, new), step(q, keys, values, new))
+            assert weft.ready(compiled, SECONDS)
+    assert counted(before)["failed"] == 0
+    assert counted(before)["served"] == 2

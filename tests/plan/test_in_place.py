@@ -66,6 +66,22 @@ def given_back(x: Tensor, y: Tensor) -> Tensor:
     return torch.relu(found.contiguous()) + y.type_as(found)
 
 
+def lifted(x: Tensor, y: Tensor) -> Tensor:
+    """Call what gives its argument back though its schema does not say so."""
+    return torch.relu(torch.ops.aten.lift(x)) + y
+
+
+def lifted_and_read_later(x: Tensor, y: Tensor) -> Tensor:
+    found = x.renorm(2, 0, 10.0)
+    again = torch.ops.aten.lift(found)
+    return (torch.relu(again) + y).renorm(2, 1, 9.0) + found.renorm(2, 1, 5.0)
+
+
+def lifted_and_returned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    found = x.renorm(2, 0, 10.0)
+    return torch.relu(torch.ops.aten.lift(found)) + y, found
+
+
 def turned(x: Tensor, y: Tensor) -> Tensor:
     return torch.relu(x.renorm(2, 0, 10.0).T) + y.T
 
@@ -81,7 +97,7 @@ def summed(x: Tensor, y: Tensor) -> Tensor:
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(read_once, returned, returned_turned, read_later, read_turned, an_argument, of_a_view, given_back, turned),
-    *(repeated, summed),
+    *(repeated, summed, lifted, lifted_and_read_later, lifted_and_returned),
 )
 
 
@@ -117,6 +133,17 @@ def test_what_is_read_for_the_last_time_is_overwritten(function: Callable[..., A
     assert allocations(lambda: program(x, y)) == allocated
 
 
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+def test_a_result_keeps_no_more_memory_than_it_has(target: str) -> None:
+    def last(x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(x.renorm(2, 0, 10.0)[-1:]) + y[:1]
+
+    x, y = torch.randn(ROWS, 64), torch.randn(ROWS, 64)
+    found: Any = weft.optimize(last, (x, y), target=target)(x, y)
+    torch.testing.assert_close(found, last(x, y), rtol=1e-4, atol=1e-5)
+    assert found.untyped_storage().nbytes() == found.nbytes
+
+
 def test_a_convolutions_result_is_overwritten_as_it_lies() -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Conv2d(16, 16, 3, padding=1).bfloat16().eval() for _ in range(3)]
@@ -134,6 +161,8 @@ def test_a_convolutions_result_is_overwritten_as_it_lies() -> None:
             for _ in range(2):
                 torch.testing.assert_close(run(given), net(given), atol=0.1, rtol=0.05)
             assert torch.equal(given, before)
+        stays = 1 + len(layers)  # the picture and the weights, turned
+        assert allocations(lambda: run(x)) <= stays + 1
 
 
 def test_gradients_are_not_asked_of_what_is_overwritten() -> None:

@@ -168,6 +168,7 @@ def test_an_output_may_be_the_memory_of_an_input() -> None:
     "signature",
     [
         KernelSignature("f", (InputSpec("x", 1, F32),), (), (), given=(0,)),
+        KernelSignature("f", (InputSpec("x", 1, F32),), (), (OutputSpec((2,), F32),) * 2, over=((0, 0), (1, 0))),
         KernelSignature("f", (InputSpec("x", 1, F32),), (SizeSpec("n", 0, 1),), ()),
         KernelSignature("f", (InputSpec("x", 1, F32),), (SizeSpec("n", 1, 0),), ()),
         KernelSignature("f", (InputSpec("x", 2, F32),), (SizeSpec("n", 0, 0), SizeSpec("n", 0, 1)), ()),

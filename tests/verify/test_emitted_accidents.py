@@ -442,3 +442,12 @@ def test_a_sums_last_places_decide_on_which_side_of_the_mean_a_constant_row_lies
     assert said(np.nan) is None
     assert (said(-np.inf) is None) is constant
     assert said(np.inf) is not None
+
+
+@pytest.mark.parametrize("way", [0, 1, -1])
+def test_a_sum_that_eager_has_infinite_is_so_in_every_order(way):
+    def found(case):
+        np.testing.assert_array_equal(np.asarray(case.nudged(way)[0]), np.asarray(case.eager[0]))
+        return case.exact
+
+    assert one_case(summed(), lambda v: np.where(np.arange(v.shape[-1]) == 1, np.inf, v), found) is None

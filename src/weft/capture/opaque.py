@@ -100,7 +100,8 @@ class OpaqueCalls:
         if call.into is not None:
             into = values.inputs[call.into]
             values.theirs |= dict.fromkeys(made, call.into)
-        values.calls[name] = OpaqueCall(name, target, args, kwargs, tuple(results), call.random, call.pinned, into)
+        told_of = tuple(results), call.random, call.pinned, into
+        values.calls[name] = OpaqueCall(name, target, args, kwargs, *told_of, apart=self._is_apart(call))
         if self._looks_only(call):
             self.looks.append(Fallback(call.packet, reason, call.location))
         elif into is None or call.packet not in ("aten.copy_", "aten.fill_", "aten.zero_"):
@@ -181,6 +182,15 @@ class OpaqueCalls:
             return None
         theirs = {storage_of(self.values.fakes[slot]) for slot in call.reads()}
         return None if storage_of(fake) in theirs else memory_order(fake)
+
+    def _is_apart(self, call: Call) -> bool:
+        """Tells whether each result of a call lies in memory of its own in eager, as not all do whose schema says so."""
+        fakes = [self.values.fakes[slot] for slot in call.results if slot is not None]
+        read = [self.values.fakes[slot] for slot in call.reads()]
+        if any(fake.layout is not torch.strided for fake in (*fakes, *read)):
+            return False
+        made = [storage_of(fake) for fake in fakes]
+        return len(set(made)) == len(made) and set(made).isdisjoint(map(storage_of, read))
 
     def _exact(self, slot: Slot) -> MemoryLayout | None:
         """Gives the layout of a tensor in eager; None in an input's memory, or if not plain."""

@@ -165,7 +165,7 @@ class Values:
         name = f"copy_{len(self.calls)}_of_{ref.value}"
         sizes: list[SizeOrAxis] = [1 if axis is None else axis for axis in ref.dims]
         made = self.builder.opaque("aten.clone", name, [ref], sizes, ref.dtype, "weft cannot read it", None)
-        self.calls[name] = OpaqueCall(name, _CLONE, (operand(ref),), {}, (operand(made),))
+        self.calls[name] = OpaqueCall(name, _CLONE, (operand(ref),), {}, (operand(made),), apart=True)
         return made
 
     def as_in_memory(self, ref: Ref, fake: torch.Tensor) -> Ref:

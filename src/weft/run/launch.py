@@ -297,6 +297,8 @@ def check(signature: KernelSignature) -> None:
             raise ValueError(f"size {name} is read from dimension {dim} of input {index}: not there")
     if not set(signature.given) <= set(range(len(signature.outputs))):
         raise ValueError(f"outputs {signature.given} are given, of {len(signature.outputs)}: not there")
+    if len({output for output, _ in signature.over}) > 1:
+        raise ValueError(f"an output may be an input's memory twice, of which a call is given one: {signature.over}")
     known = {name for name, _, _ in signature.sizes}
     if len(known) != len(signature.sizes):
         raise ValueError(f"a size is named twice: {signature.sizes}")

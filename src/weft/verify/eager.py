@@ -145,7 +145,8 @@ class NudgedEagerDomain(EagerDomain):
         terms, wide = math.prod(v.shape[d] for d in dims), v.astype(np.float64)
         with np.errstate(all="ignore"):
             most = 0.5 * (terms - 1) * np.finfo(v.dtype).eps * super().reduce(monoid, np.abs(wide), dims)
-            return (super().reduce(monoid, wide, dims) + self._way * most).astype(v.dtype)
+            off = np.where(np.isfinite(most), self._way * most, 0.0)
+            return (super().reduce(monoid, wide, dims) + off).astype(v.dtype)
 
 
 def _is_literal(expr: Scalar) -> bool:

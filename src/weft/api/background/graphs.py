@@ -222,7 +222,10 @@ class Received:
         """
         nodes = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         numbers = [(i, n.meta["example_value"]) for i, n in enumerate(nodes)]
-        places = {str(expression(each)): i for i, each in numbers if isinstance(each, torch.SymInt)}
+        sizes = [(i, each) for i, each in numbers if isinstance(each, torch.SymInt)]
+        # Two sizes that are found to be equal have one symbol from then on; that they are is told of those that they had.
+        places = {str(cast("Any", each).node._expr): i for i, each in sizes}  # noqa: SLF001 - no public name
+        places |= {str(expression(each)): i for i, each in sizes}
         added: list[Any] = [guard.expr for guard in self.shapes.guards[self.guards :]]
         names = [sorted(map(str, expr.free_symbols)) for expr in added]
         if self.shapes.deferred_runtime_asserts or not places.keys() >= {name for each in names for name in each}:

@@ -35,7 +35,8 @@ def emit(program: BlockProgram, kernel: KernelNodes, name: str, dims: Dims) -> s
         name: the C function, `extern "C" void NAME(const int64_t* words)`. The words, in order: addresses of
             `kernel.reads`, of `kernel.writes`; sizes in the order of `size_names`; strides in elements of every dimension of
             every read; the number of threads; the address of an integer, in which a kernel that reads where indices say notes that
-            one of them is none. Writes are contiguous and overlap nothing.
+            one of them is none. Writes are contiguous and overlap nothing, but one that is a read's memory
+            (`schedule.overwriting`).
         dims: for each tensor read or written, its dimensions in memory order; None for one of size 1.
 
     Raises:

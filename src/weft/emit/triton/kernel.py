@@ -43,8 +43,9 @@ class TritonKernel:
     """A printed launch, and what its launcher must know.
 
     The function's arguments, in order: pointers to `reads`, to `writes`; the sizes named in `sizes`; the strides, in elements,
-    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing. Its one-dimensional grid
-    has as many thread blocks as the `grid` loops have blocks, multiplied; no grid loop means one.
+    of every dimension of every read; the `constants`. Writes are contiguous and overlap nothing, but one that is a read's memory
+    (`schedule.overwriting`). Its one-dimensional grid has as many thread blocks as the `grid` loops have blocks, multiplied; no
+    grid loop means one.
 
     Attributes:
         text: a Python module.

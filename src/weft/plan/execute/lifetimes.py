@@ -27,6 +27,13 @@ _PRODUCTS = frozenset(
     )
 )
 """Operators that PyTorch composes of others, so that in general they might give back what they are given: these give sums."""
+_GIVE_BACK = frozenset(
+    (
+        *("lift", "lift_fresh", "dequantize", "native_dropout", "channel_shuffle", "_unsafe_view", "_reshape_alias"),
+        *("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
+    )
+)
+"""Operators that may give back what they are given, or views of it, though their schemas do not say so."""
 
 
 @dataclass
@@ -119,8 +126,13 @@ def _region(found: Lifetimes, step: RegionStep, number: int) -> None:
 
 
 def _is_new(call: OpaqueCall) -> bool:
-    """Tell whether what a call gives lies in memory of its own: one of PyTorch's own operators, whose schema says so."""
+    """Tell whether what a call gives lies in memory of its own, whatever its operands' strides: it does in eager, and is one of
+    PyTorch's own operators, whose schema says so.
+    """
     target = call.target
-    if not isinstance(target, OpOverload) or target.namespace != "aten" or call.pinned or call.into is not None:
+    if not call.apart or not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
-    return cast("Any", target).overloadpacket in _PRODUCTS or not may_view(target)
+    packet: Any = cast("Any", target).overloadpacket
+    if call.pinned or call.into is not None or packet.__name__ in _GIVE_BACK:
+        return False
+    return packet in _PRODUCTS or not may_view(target)

@@ -93,7 +93,7 @@ class RegionText:
         forms = {inner: self.forms[outer] for inner, outer in step.writes if outer in self.forms}
         full = self.full(step, {inner: lies.sizes for inner, lies in own.items()})
         for place, (kernel, call) in enumerate(zip(step.region.kernels, packed, strict=True)):
-            signature, over = call.signature, self.overwritten(step, place)
+            signature, over = call.signature, {} if full else self.overwritten(step, place)
             reads = [own[name] for name in kernel.reads[: len(signature.inputs)]]
             passed = {name: self.size(step.sizes[name]) for name in signature.passed}
             sizes = {n: passed[n] if i is None else reads[i].sizes[d] for n, i, d in signature.sizes}
@@ -185,7 +185,7 @@ class RegionText:
         given, full = dict(own), self.full(step, {inner: self.values[outer].sizes for inner, outer in seen})
         for place, kernel in enumerate(step.region.kernels):
             passed = [self.size(step.sizes[name]) for name in kernel.sizes]
-            over = [f"over={self.constant(_free)}({own[each]})" for each in self.overwritten(step, place).values()][:1]
+            over = [f"over={self.constant(_free)}({own[each]})" for each in self.overwritten(step, place).values()]
             arguments = ", ".join([*(own[name] for name in kernel.reads), *passed, *over])
             for name in kernel.writes:
                 own[name] = own[name] if name in kernel.reads else self.values.variable()
@@ -271,10 +271,11 @@ def _packed(step: RegionStep) -> list[PackedCall] | None:
 
 
 def _free(tensor: torch.Tensor, strides: tuple[int, ...] | None = None) -> torch.Tensor | None:
-    """Returns a tensor of the run's own that a result may be written over; None for one that lies otherwise than the result would:
-    with `strides`, or contiguous.
+    """Returns a tensor of the run's own that a result may be written over; None for one that lies otherwise than the result would,
+    with `strides`, or contiguous, or is a part of more memory, which would be kept for as long as the result is.
     """
     alike = tensor.is_contiguous() if strides is None else tensor.stride() == strides
+    alike = alike and tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if alike and not tensor.data_ptr() & _ALIGNED and not tensor.requires_grad else None
 
 
