@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 import weft
 from testkit.numpy_target import NumPy
+from weft.capture import OpaqueCall, Operand
 from weft.plan import targets
 from weft.plan.execute.lifetimes import lifetimes
 from weft.plan.execute.region_text import RegionText
-from weft.plan.execute.steps import RegionStep
+from weft.plan.execute.steps import CallStep, RegionStep
 
 ROWS = 300
 """Rows of 64 numbers in 4 bytes are more than lie beside other small results."""
@@ -183,6 +184,25 @@ def kernel(reads: tuple[str, ...], writes: tuple[str, ...], over: tuple[tuple[in
     def launch() -> None: ...
 
     return SimpleNamespace(reads=reads, writes=writes, over=over, launch=launch, made=SimpleNamespace(launch=launch))
+
+
+@pytest.mark.parametrize(
+    ("target", "apart", "own"),
+    [
+        (torch.ops.aten.renorm.default, True, {"y"}),
+        (torch.ops.aten.renorm.default, False, set()),
+        (torch.ops.aten.conv2d.default, True, {"y"}),
+        (torch.ops.aten.lift.default, True, set()),
+        (torch.ops.aten.contiguous.default, True, set()),
+    ],
+)
+def test_what_may_be_an_operand_is_not_the_runs_own(target: Any, apart: bool, own: set[str]) -> None:
+    x, y, z = (Operand(name, (True,)) for name in ("x", "y", "z"))
+    call = OpaqueCall("call", target, (x,), {}, (y,), apart=apart)
+    reader = OpaqueCall("reader", torch.ops.aten.renorm.default, (y,), {}, (z,), apart=True)
+    found = lifetimes(["z"], [CallStep(call, {}), CallStep(reader, {})])
+    assert found.own == own
+    assert found.last["y"] == 1
 
 
 def test_what_a_later_kernel_of_the_region_reads_stays() -> None:

@@ -244,7 +244,7 @@ def test_each_segment_merges_those_before_it_many_at_once() -> None:
 
 
 def test_segments_that_merge_those_before_them_give_what_the_whole_gives() -> None:
-    """Of each monoid, and of pairs: fewer segments than a block has, as many, and several blocks with a rest."""
+    """Merges by each monoid, and pairs: fewer segments than a block has, as many, and several blocks with a rest."""
     ways = {Monoid.sum: np.add, Monoid.max: np.maximum, Monoid.min: np.minimum}
     rng = np.random.default_rng(5)
     for parts, together in ((1, 2), (2, 8), (4, 4), (7, 2), (7, 3)):

@@ -157,7 +157,7 @@ def changed(program: BlockProgram, number: int, change: Callable[[Map], Map]) ->
 
 
 def filled_with_one(node: Map) -> Map:
-    """What is beyond the last segment before this one counts."""
+    """Count what is beyond the last segment before this one."""
     nodes = tuple(replace(n, value=1.0) if isinstance(n, Fill) else n for n in node.body.nodes)
     return replace(node, body=replace(node.body, nodes=nodes))
 

@@ -158,7 +158,7 @@ class OpaqueCall:
         pinned: its result goes out as a view of an input or another output: it must not be copied.
         into: of an `Effect` on the memory of an argument, the graph's placeholder that this is.
         look: it is weft's own way to see a value in other dimensions, in the same memory.
-        apart: in eager each of its results lies in memory of its own, which no operand has.
+        apart: each of its results lies in memory of its own, which no operand has, as PyTorch's fake tensors tell.
     """
 
     name: str

@@ -184,7 +184,7 @@ class OpaqueCalls:
         return None if storage_of(fake) in theirs else memory_order(fake)
 
     def _is_apart(self, call: Call) -> bool:
-        """Tells whether each result of a call lies in memory of its own in eager, as not all do whose schema says so."""
+        """Tells whether each result of a call lies in memory of its own, as fake tensors have it; not all do that should."""
         fakes = [self.values.fakes[slot] for slot in call.results if slot is not None]
         read = [self.values.fakes[slot] for slot in call.reads()]
         if any(fake.layout is not torch.strided for fake in (*fakes, *read)):

@@ -6,24 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never, cast
 
-import torch
 from torch._ops import OpOverload
 
 from weft.capture import OpaqueCall, may_view
 from weft.plan.execute.steps import CallStep, PlanStep, RegionStep, ViewStep
 
-_ATEN: Any = torch.ops.aten
 _PRODUCTS = frozenset(
     (
-        *(
-            _ATEN.conv1d,
-            _ATEN.conv2d,
-            _ATEN.conv3d,
-            _ATEN.conv_transpose1d,
-            _ATEN.conv_transpose2d,
-            _ATEN.conv_transpose3d,
-        ),
-        *(_ATEN.linear, _ATEN.matmul, _ATEN.scaled_dot_product_attention),
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("linear", "matmul", "scaled_dot_product_attention"),
     )
 )
 """Operators that PyTorch composes of others, so that in general they might give back what they are given: these give sums."""
@@ -132,7 +123,7 @@ def _is_new(call: OpaqueCall) -> bool:
     target = call.target
     if not call.apart or not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
-    packet: Any = cast("Any", target).overloadpacket
-    if call.pinned or call.into is not None or packet.__name__ in _GIVE_BACK:
+    name: str = cast("Any", target).overloadpacket.__name__
+    if call.pinned or call.into is not None or name in _GIVE_BACK:
         return False
-    return packet in _PRODUCTS or not may_view(target)
+    return name in _PRODUCTS or not may_view(target)
