@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import weft
 from weft.api.files import write_json
@@ -128,29 +129,37 @@ _Planned: TypeAlias = tuple[str, torch.dtype, Callable[..., Any], tuple[Any, ...
 
 
 def _models(target: str, only: list[str]) -> Iterator[_Planned]:
-    """Yield the models of a target, whose weights lie in the memory of this machine; those without a cache that grows."""
+    """Yield the models of a target, whose weights lie in the memory of this machine; of a cache that grows, the first step."""
     if target == "cpu":
         for small in SMALL:
             if not only or any(name in small.title for name in only):
                 yield small.title, torch.float32, *_called(small.made(), small.inputs(), {})
         return
     for row in chosen(only, "cuda"):
-        if not row.call.cached:
-            here = replace(row, device="cpu")
-            yield row.name, row.dtype, *_called(here.model(), here.inputs(0), row.call.options)
+        here = replace(row, device="cpu")
+        model = here.model()
+        yield row.name, row.dtype, *_flat(here.caller(model, model), here.inputs(0))
 
 
 def _called(
     model: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return a function of tensors that calls `model`, and these tensors."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    rest = {name: value for name, value in given.items() if name not in tensors}
+    return _flat(lambda values: model(**values, **options)[0], given)
 
-    def call(*values: torch.Tensor) -> Any:
-        return model(**dict(zip(tensors, values, strict=True)), **rest, **options)[0]
 
-    return call, tuple(tensors.values())
+def _flat(call: Callable[[Any], Any], given: Mapping[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function of the tensors in `given`, a cache's among them, that calls `call` with all of it; and these tensors."""
+    leaves, tree = tree_flatten(dict(given))
+    where = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def flat(*values: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, value in zip(where, values, strict=True):
+            filled[place] = value
+        return call(tree_unflatten(filled, tree))
+
+    return flat, tuple(leaves[place] for place in where)
 
 
 def _examples(target: str, only: list[str]) -> Iterator[_Planned]:

@@ -18,8 +18,8 @@ from weft.cli.main import main
 from weft.errors import CommandError
 from weft.lab.first import compared, memory, process
 from weft.lab.first import rows as first_rows
-from weft.lab.first.compared import FirstCalls, first_calls
-from weft.lab.first.rows import chosen, subjects
+from weft.lab.first.compared import FirstCalls, first_calls, read_files
+from weft.lab.first.rows import READING, chosen, named, subjects
 from weft.lab.first.tables import complaints, further_layers, line, mean, tables
 from weft.lab.whole import rows as rows_of_models
 from weft.lab.workloads import models
@@ -88,6 +88,22 @@ def test_medians_of_processes_that_take_turns(monkeypatch):
     assert FirstCalls.read(json.loads(json.dumps(found.written()))) == found
     assert "5.00 s beside Inductor's 10.00 (0.50)" in line(found)
     assert complaints([found]) == []
+
+
+def test_before_the_first_row_both_compilers_have_read_their_files(monkeypatch):
+    asked = []
+
+    def runs(name, device, compiler, processes):
+        asked.append((compiler, processes))
+        row = named(name, device).make(device)
+        assert row.call(row.function, 0).shape == (64, 64)
+        raise compared._FailedError("out of luck")
+        yield
+
+    monkeypatch.setattr(compared, "_runs", runs)
+    read_files("cpu")
+    assert asked == [("weft", 1), ("inductor", 1)]
+    assert READING not in {s.name for s in subjects("cpu")}
 
 
 def test_what_a_second_process_does_again_is_complained_of():

@@ -21,7 +21,8 @@ from weft.block.ranges import Part, Spans
 from weft.block.size import value
 from weft.block.spans import OWN, Run, Span
 from weft.block.walk import maps
-from weft.cost.traffic import CurrentBlock, traffic
+from weft.cost.alike import CurrentBlock
+from weft.cost.traffic import traffic
 from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.axes import Axis, Space

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,6 +21,7 @@ from weft.errors import UnsupportedError
 from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import regions
 from weft.plan.execute import selections as module
+from weft.plan.judge import judging
 from weft.plan.partition.partition import Region, linear, partition
 from weft.run import spread as spreading_module
 from weft.run.cache import CacheFolder
@@ -84,6 +88,40 @@ def test_a_second_trace_selects_nothing_and_other_magnitudes_do(selections):
     assert len(selections) > known
 
 
+class Layered(torch.nn.Module):
+    """Layers whose weights a graph calls by number; each is a kernel, since PyTorch sorts between them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(24, 24) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        """Multiplies and takes a softmax in each layer, beginning with layer `first`."""
+        for layer in self.layers[first:]:
+            x = torch.softmax(layer(x), -1).sort(-1)[0]
+        return x
+
+
+def test_an_equal_layer_of_another_graph_is_neither_chosen_for_nor_judged_again(selections, monkeypatch, tmp_path):
+    judged = []
+    found_by = judging.wrong_of
+
+    def wrong_of(*given):
+        judged.append(given)
+        return found_by(*given)
+
+    monkeypatch.setattr(judging, "wrong_of", wrong_of)
+    model, x = Layered(4), torch.randn(33, 24)
+    fast = weft.compile(model, cache_dir=tmp_path, judge="first")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, 0), model(x, 0))
+        known = len(selections), len(judged)
+        assert min(known) > 0
+        for first in (1, 2):  # their first layers are other ones, called after another number
+            torch.testing.assert_close(fast(x, first), model(x, first))
+            assert (len(selections), len(judged)) == known
+
+
 def test_costs_are_those_of_the_sizes_asked_for(selections):
     shapes = [((rows, 24), (24, 40), (40, 16)) for rows in (70, 128)]
     first, second = (weft.optimize(chained, [torch.randn(s) for s in each]) for each in shapes)
@@ -133,6 +171,34 @@ def test_selections_side_by_side_are_those_one_by_one(target, selections, monkey
     again, asked = sources(tmp_path / "children that die")
     assert again == one_by_one
     assert asked >= here
+
+
+IMPORTED_BY_CHILDREN = """
+import sys
+import torch, weft
+from weft.run import spread
+
+spread.processors = lambda: 4
+work = spread._work
+
+def watched(*given):
+    before = set(sys.modules)
+    work(*given)
+    print("child", *sorted(set(sys.modules) - before), flush=True)
+
+spread._work = watched
+weft.optimize(lambda x: torch.softmax(torch.relu(x) @ x, -1).sum(0), (torch.randn(64, 64),), target=sys.argv[1], compile="first")
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+def test_children_import_nothing(target, tmp_path):
+    """Children of each round are new: what the parent has not imported, each of them would."""
+    environment = os.environ | {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_JUDGE": "off"}
+    command = [sys.executable, "-c", IMPORTED_BY_CHILDREN, target]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    children = [line for line in done.stdout.splitlines() if line.startswith("child")]
+    assert set(children) == {"child"}, children
 
 
 def test_a_defect_in_a_child_is_noted_here(monkeypatch, tmp_path):

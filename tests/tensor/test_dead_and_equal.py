@@ -11,8 +11,8 @@ from testkit.tensor.forms import ADD, EXP, kinds, run
 from weft.tensor.builder import Builder
 from weft.tensor.dtypes import DType
 from weft.tensor.fp64 import Fp64Domain
-from weft.tensor.laws import merge_equal, numbered, remove_dead
-from weft.tensor.program import Input, Monoid
+from weft.tensor.laws import called_by_place, merge_equal, numbered, remove_dead
+from weft.tensor.program import Input, Monoid, TensorProgram
 from weft.tensor.scalar import Arg, Lit, apply
 from weft.tensor.wellformed import well_formed
 
@@ -99,3 +99,31 @@ def test_numbered_programs_are_the_same_text_wherever_they_were_cut_out_of() -> 
         return str(named)
 
     assert len({made(before) for before in (0, 1, 7)}) == 1
+
+
+def test_copies_of_computed_values_are_numbered_too() -> None:
+    """Parts of a view of a computed value are called after it, as `t19.0`: that number is of the graph that it was cut out of."""
+    b = Builder()
+    names = ("t19.0", "t19.1", "t2_5.3", "keys.0", "layer_3.1.2")
+    x = [b.input(name, (5, 6), F32) for name in names]
+    named = numbered(b.finish([b.elementwise(ADD, (x[0], x[i]), F32) for i in range(1, 5)]), frozenset[str]())
+    assert well_formed(named) is None
+    assert [n.name for n in named.inputs] == ["t0", "t1", "t2", "keys.0", "layer_3.0"]
+
+
+def test_programs_called_by_place_have_no_numbers_of_a_graph() -> None:
+    def made(*names: str) -> TensorProgram:
+        b = Builder()
+        x, y = (b.input(name, (5, 6), F32) for name in names)
+        z = b.elementwise(ADD, (x, y), F32)
+        program = b.finish([b.elementwise(EXP, (z,), F32), z])
+        return replace(program, rounded=((z.value, DType.bfloat16),))
+
+    first, second, third = (made(*names) for names in (("w_1_a", "x"), ("w_2_a", "t9"), ("v_1_a", "x")))
+    everything = [called_by_place(p, lambda _: "") for p in (first, second, third)]
+    assert everything[0] == everything[1] == everything[2]
+    assert well_formed(everything[0]) is None
+    stems = [called_by_place(p, lambda name: name[:1]) for p in (first, second, third)]
+    assert [n.name for n in stems[0].inputs] == ["w:0", "x:1"]
+    assert stems[0] != stems[1]
+    assert stems[0] != stems[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.api.files import write_json
 from weft.cli.command import console
-from weft.lab.first.compared import FirstCalls, first_calls
+from weft.lab.first.compared import FirstCalls, first_calls, read_files
 from weft.lab.first.memory import PeakMemory, peak_memory, table, too_much
 from weft.lab.first.rows import chosen
 from weft.lab.first.tables import complaints, line, tables
@@ -30,9 +30,10 @@ def measure(
     subjects = chosen(only, device)
     found = [*before]
     known = {each.row for each in before}
-    for subject in subjects:
-        if subject.name in known:
-            continue
+    left = [subject for subject in subjects if subject.name not in known]
+    if left:
+        read_files(device)
+    for subject in left:
         found.append(first_calls(subject, device, processes))
         terminal.print(line(found[-1]), markup=False)
         if out is not None:

@@ -8,12 +8,11 @@ counted is defined by `weft.block.interpret`, and equal to what it counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias, TypeVar
-
-import numpy as np
 
 from weft.block.by_identity import ByIdentity
 from weft.block.check import body_types, infer, update_types
@@ -33,8 +32,8 @@ from weft.block.program import (
 )
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame, SharedBytes
 from weft.block.scope import Scope, Types
-from weft.block.size import SingleElements, value
-from weft.block.walk import copied, fed, maps, operands, results, worked_axes
+from weft.block.walk import copied, fed, operands, results, worked_axes
+from weft.cost.alike import Numbered, Steps, classes, numbered_axes
 from weft.schedule import kernels
 from weft.tensor.axes import Axis
 from weft.tensor.dtypes import DType
@@ -44,6 +43,8 @@ Counts: TypeAlias = Mapping[str, int]
 WorkedBlock: TypeAlias = tuple[str, tuple[int, ...]]
 """A node by name, and the lengths of the blocks that it works on."""
 K = TypeVar("K")
+_MOST_KERNELS = 512
+"""So many walks are kept: those of one region's schedules, and of the regions beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +134,35 @@ def by_kernel(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[Traffic,
 # How a nest is walked.
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentBlock:
-    """Iterations that are alike: how many elements are valid, and the first (where it matters)."""
-
-    base: int
-    valid: int
-
-
-Steps: TypeAlias = Mapping[Axis, CurrentBlock]
-
-
 def _walked(program: BlockProgram, sizes: Mapping[str, int]) -> tuple[tuple[Traffic, ...], Types]:
     """Return the traffic of each kernel, and the types of the values at the top."""
     around = Scope({}, applied=True)
     types = infer(program.graph, dict(program.inputs), around)
     lists = {name: prod(a.space.size(sizes) for a in kind.lists) * kind.dtype.bytes for name, kind in program.inputs}
     homes = {inside: home for inside, home in fed(program.graph).items() if inside not in lists and home in lists}
-    numbered, parts = numbered_axes(program.graph), list[tuple[_Walk, frozenset[str]]]()
+    parts, whole = list[tuple[_Walk, frozenset[str]]](), tuple(sizes.items())
     for kernel in kernels(program):
-        walk = _Walk(sizes, numbered)
-        walk.graph(Graph((), kernel.nodes, ()), types, around, {}, 1, NO_FRAME, frozenset())
-        walk.settle()
-        for counter in (walk.loaded, walk.stored):
-            for name in homes.keys() & counter.keys():
-                counter[homes[name]] += counter.pop(name)
+        names = dict.fromkeys(name for node in kernel.nodes for name in (*operands(node), *results(node)))
+        walk = _of_kernel(kernel.nodes, tuple([(name, types[name]) for name in names if name in types]), whole)
         for name, size in walk.stored.items():
-            lists[name] = lists.get(name, 0) + size
+            home = homes.get(name, name)
+            lists[home] = lists.get(home, 0) + size
         parts.append((walk, frozenset((*kernel.reads, *kernel.writes))))
-    return tuple(walk.result(lists, shared) for walk, shared in parts), types
+    return tuple(walk.result(lists, homes, shared) for walk, shared in parts), types
+
+
+@lru_cache(maxsize=_MOST_KERNELS)
+def _of_kernel(
+    nodes: tuple[BlockNode, ...], types: tuple[tuple[str, BlockType], ...], sizes: tuple[tuple[str, int], ...]
+) -> _Walk:
+    """Walk a kernel whose values at the top have `types`, as far as they have any. Schedules of a program share kernels: those that
+    differ in one have the others alike, and where iterations differ in thousands of lengths, a walk takes half a second.
+    """
+    graph = Graph((), nodes, ())
+    walk = _Walk(dict(sizes), numbered_axes(graph))
+    walk.graph(graph, dict(types), Scope({}, applied=True), {}, 1, NO_FRAME, frozenset())
+    walk.settle()
+    return walk
 
 
 def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
@@ -177,29 +178,6 @@ def on_chip_bytes(program: BlockProgram, sizes: Mapping[str, int]) -> int:
     types = infer(program.graph, dict(program.inputs), around)
     walk.graph(program.graph, types, around, {}, 1, Frame(walk.memory, program.graph, {}), frozenset())
     return walk.memory.peak
-
-
-Numbered: TypeAlias = Mapping[Axis, tuple[Map, ...] | None]
-"""Axes whose iterations differ by where they begin: with the loops over segments that they number, or None where more is
-measured from there."""
-
-
-def numbered_axes(graph: Graph) -> Numbered:
-    """Find the axes whose iterations differ by where they begin: other ranges are measured from there.
-
-    All others fall into classes. Of segments, those of equal length are alike; the rest are walked one by one.
-    """
-    found: dict[Axis, tuple[Map, ...] | None] = {}
-    nodes = list(maps(graph))
-    for node in reversed(nodes):  # inner maps speak of outer ones
-        around = node.range
-        exact = node.axis in found
-        for outer in around.beside if around.through is None or not exact else (around.through,):
-            found[outer] = None
-        if around.segment is not None:
-            index, before = around.segment[0], found.get(around.segment[0], ())
-            found[index] = None if exact or before is None else (*before, node)
-    return found
 
 
 _Count: TypeAlias = tuple[str, "str | DType", tuple[Axis, ...], int]
@@ -303,9 +281,11 @@ class _Walk:
     memory: LiveBytes = field(default_factory=LiveBytes)
     local: dict[str, SharedBytes] = field(default_factory=dict[str, SharedBytes])
 
-    def result(self, lists: Mapping[str, int], shared: frozenset[str]) -> Traffic:
-        """Return what was counted, without zeros, for a kernel that shares the edges `shared`."""
-        loaded, stored = +self.loaded, +self.stored
+    def result(self, lists: Mapping[str, int], homes: Mapping[str, str], shared: frozenset[str]) -> Traffic:
+        """Return what was counted, without zeros, for a kernel that shares the edges `shared`; `homes` are the names of edges that
+        loops inside call otherwise.
+        """
+        loaded, stored = _at_home(self.loaded, homes), _at_home(self.stored, homes)
         return Traffic(
             loaded=loaded,
             stored=stored,
@@ -353,6 +333,12 @@ class _Walk:
                 for name, count in other.items():
                     own[name] += times * count
             self.iterations += times * walk.iterations
+        self.known, self.uses, self.begun, self.loops = (
+            {},
+            Counter(),
+            {},
+            {},
+        )  # whoever keeps this walk needs the counts alone
 
     @property
     def counters(self) -> tuple[Counter[Any], ...]:
@@ -411,7 +397,10 @@ class _Walk:
         frame = (LoopFrame if self.on_chip else NoLoopFrame)(
             self.memory, node, {name: _bytes(kind, steps) for name, kind in components.items()}
         )
-        alike = [(count, step) for count, step in classes(node, steps, self.sizes, self.numbered) if count]
+        found = classes(
+            node, steps, self.sizes, self.numbered, exact=self.on_chip
+        )  # where most is on the chip, one decides
+        alike = [(count, step) for count, step in found if count]
         if alike and components and len(untouched) == len(components):
             self.starts[node.name] += times
         fed = frozenset([inner for inner, outer in loop.fed if outer in initial])
@@ -439,45 +428,6 @@ class _Walk:
         return frame.results(last), unchanged
 
 
-def classes(node: Map, scope: Steps, sizes: Mapping[str, int], numbered: Numbered) -> list[tuple[int, CurrentBlock]]:
-    """Group the iterations of `node` as (how many, alike in what); one class of none if there are none."""
-    space, tile = node.axis.space, node.tile
-    found: list[tuple[int, CurrentBlock]] = []
-    for run in node.range.runs(space, tile):
-        first, last, stop = (value(each, sizes, scope) for each in (run.first, run.last, run.stop))
-        block = max(1, stop - first) if tile is None else tile
-        stop = min(stop, first - (first - last) // block * block)
-        full, rest = divmod(max(0, stop - first), block)
-        alike = [(full, first)] if full else []
-        if node.axis in numbered:
-            begins = [first + i * block for i in range(full)]
-            alike = _alike_segments(node.axis, numbered[node.axis], begins, scope, sizes)
-        found += [(count, CurrentBlock(base, block)) for count, base in alike]
-        if rest:
-            found.append((1, CurrentBlock(first + full * block, rest)))
-    return found or [(0, CurrentBlock(0, 0))]
-
-
-def _alike_segments(
-    index: Axis, cut: Sequence[Map] | None, begins: Sequence[int], scope: Steps, sizes: Mapping[str, int]
-) -> list[tuple[int, int]]:
-    """Group the iterations over `index` that begin at `begins`: those whose segments of the loops `cut` are equally long.
-
-    Returns (how many, where the first of them begins) for each group; `cut` is None where each is a group of its own.
-    """
-    if cut is None:
-        return [(1, begin) for begin in begins]
-    here = {**scope, index: SingleElements(np.array(begins, dtype=np.int64))}
-    limits = [node.range.bounds(node.axis.space, node.tile) for node in cut]
-    lengths = [value(each.stop, sizes, here) - value(each.start, sizes, here) for each in limits]
-    columns = [np.broadcast_to(each, len(begins)).tolist() for each in lengths]
-    groups: dict[tuple[int, ...], tuple[int, int]] = {}
-    for begin, *alike in zip(begins, *columns, strict=True):
-        count, first = groups.get(tuple(alike), (0, begin))
-        groups[tuple(alike)] = count + 1, first
-    return list(groups.values())
-
-
 def elements(dims: tuple[Axis, ...], scope: Steps) -> int:
     """Count the valid elements of an item."""
     return prod([scope[a].valid for a in dims])
@@ -491,6 +441,13 @@ def _bytes(kind: BlockType, steps: Steps) -> int:
 def _is_grid(body: Graph) -> bool:
     """Tell whether the body is another map of the grid: one iteration there is one here."""
     return any(isinstance(n, Map) and n.place is Place.grid for n in body.nodes)
+
+
+def _at_home(counted: Mapping[str, int], homes: Mapping[str, str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for name, count in counted.items():
+        found[homes.get(name, name)] += count
+    return +found
 
 
 def _summed(parts: Iterable[Mapping[K, int]]) -> Counter[K]:

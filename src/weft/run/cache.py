@@ -296,7 +296,8 @@ def _make_folder(path: Path) -> None:
     """
     for _ in range(_TRIES):
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.is_dir():  # asked hundreds of times, when it is there
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = path.stat()
         except FileExistsError as error:
             if os.path.lexists(path) and not path.is_dir():

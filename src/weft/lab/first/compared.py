@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.lab.first.rows import FirstRow
+from weft.lab.first.rows import READING, FirstRow
 
 OWN, PEER, TRACER = "weft", "inductor", "eager"
 """The compilers, as `torch.compile` calls them; the last one compiles nothing, so what it takes is Dynamo's part."""
@@ -117,6 +118,15 @@ def first_calls(subject: FirstRow, device: str, processes: int) -> FirstCalls:
         (_most(cold[OWN], "phases", "candidates", "times"), _most(warm[OWN], "phases", "candidates", "times")),
         failed,
     )
+
+
+def read_files(device: str) -> None:
+    """Have each compiler compile something, once a session: else the first to be measured reads from the disk what others find in
+    memory, seconds of a first call on a new machine.
+    """
+    for compiler in (OWN, PEER):
+        with suppress(_FailedError):  # the rows will say why
+            list(_runs(READING, device, compiler, 1))
 
 
 class _FailedError(Exception):

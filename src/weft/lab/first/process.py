@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.api.backend import backend
-from weft.lab.first.rows import subjects
+from weft.lab.first.rows import named
 from weft.phases import spent
 from weft.run import stats
 
@@ -33,7 +33,7 @@ def answer(name: str, device: str, compiler: str, imported: tuple[float, float])
         imported: wall and processor seconds of importing weft as a backend, or Dynamo alone; a part of the first call.
     """
     warnings.simplefilter("ignore")
-    subject = next(s for s in subjects(device) if s.name == name).make(device)
+    subject = named(name, device).make(device)
     with torch.no_grad():
         for number in range(subject.calls):
             subject.call(subject.function, number)

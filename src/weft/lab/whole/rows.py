@@ -76,7 +76,8 @@ class ModelRow:
     def model(self) -> nn.Module:
         """Make the model, with the same weights each time; raises ImportError where `transformers` is missing."""
         _TORCH.manual_seed(0)
-        model = self.call.build(import_module("transformers"), self.attention, self.small)
+        with torch.device(self.device):  # a CPU takes half a minute to draw the weights of a Llama
+            model = self.call.build(import_module("transformers"), self.attention, self.small)
         return model.eval().to(self.device, self.dtype)
 
     def inputs(self, number: int) -> Inputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from weft.run.cache import CacheFolder
 from weft.run.key import cache_key
 from weft.run.spread import are_side_by_side, spread, spreading, workers
 from weft.tensor.forms import Form, Forms
-from weft.tensor.laws import View
+from weft.tensor.laws import View, called_by_place
 from weft.tensor.passes import Step
 from weft.tensor.program import Contraction, TensorProgram
 
@@ -65,6 +66,8 @@ class Prepared:
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 512
+_LAYER = re.compile(r"(?<=_)\d+(?=_)")
+"""In the name of an input: of a layer, as `layers_3_weight` has it."""
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 _lock = threading.Lock()  # a thread may take what a child chose while this process chooses for another graph
 
@@ -100,9 +103,17 @@ _NOT_REFUSED: Mapping[str, str] = MappingProxyType({})
 
 
 def _key_of(prepared: Prepared, refused: Mapping[str, str] = _NOT_REFUSED) -> _Key:
-    plain, brought = unplaced(prepared.program)
     what = f"selection without {sorted(refused)}" if refused else "selection"
-    return _Key(key_parts(what, plain, prepared.example), brought)
+    return _keyed(what, prepared.program, prepared.example)
+
+
+def _keyed(what: str, program: TensorProgram, example: Example) -> _Key:
+    """Returns the key of a choice for `program`, whatever its values and layers are numbered: another graph has other numbers.
+
+    Else the names of its inputs are part of the key: kernels call what they read as the user does.
+    """
+    plain, brought = unplaced(called_by_place(program, functools.partial(_LAYER.sub, "#")))
+    return _Key(key_parts(what, plain, named_as(example, program, plain)), brought)
 
 
 def selected_before(prepared: Prepared, refused: Mapping[str, str] = _NOT_REFUSED) -> Selection:
@@ -241,9 +252,8 @@ def _closely(prepared: Prepared, selection: Selection) -> Selection:
 
 def _keep_close(prepared: Prepared, found: Selection) -> tuple[str, tuple[Any, ...]]:
     """Keeps what was found for a region when more schedules were looked at; returns under which key this process remembers it."""
-    plain, brought = unplaced(found.program)
-    key = _Key(key_parts("selection", plain, named_as(prepared.example, prepared.program, found.program)), brought)
-    keep(key.parts, _to_keep(found), brought)
+    key = _keyed("selection", found.program, named_as(prepared.example, prepared.program, found.program))
+    keep(key.parts, _to_keep(found), key.brought)
     return key.remembered
 
 
@@ -318,6 +328,8 @@ def select_side_by_side(
         tasks = [
             functools.partial(_selected_unless, refused, n, after[n], regions[n], keys[n], closely=closely) for n in new
         ]
+        if tasks:
+            toolchain(regions[new[0]].example.target).load()
         made = spread(tasks)
     refusals = {n: found for n, found in enumerate(known) if isinstance(found, Refusal)}
     refusals |= {

@@ -27,6 +27,7 @@ from weft.plan.targets.bench import Judged
 from weft.plan.targets.compiled import CompiledRegion
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
+from weft.tensor.laws import called_by_place, numbered
 from weft.verify.cases import cases, has_meaning, long_cases
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import points
@@ -63,8 +64,7 @@ def demand(judged: Judged, region: CompiledRegion) -> str:
         return str(_Found(unjudged=hindered))
     folder = CacheFolder()
     keys = " ".join(k.key for k in region.kernels)
-    parts = {"weft": source_hash(), "judged": keys, "program": str(judged.written)}
-    parts |= {"sizes": str(sizes_that_are_numbers(judged))}
+    parts = {"weft": source_hash(), "judged": keys} | _without_names(judged)
     if judged.device is not None:
         parts["gpu"] = torch.cuda.get_device_name(judged.device)
     key = cache_key(parts)
@@ -89,6 +89,15 @@ def demand(judged: Judged, region: CompiledRegion) -> str:
         names = ", ".join(k.name for k in region.kernels)
         raise WrongKernelError(f"the code of {names} is wrong on hard inputs: {found.wrong}")
     return str(found)
+
+
+def _without_names(judged: Judged) -> dict[str, str]:
+    """Says what kernels are held against: another layer, or graph, calls values and spaces otherwise."""
+    plain = replace(called_by_place(judged.written, lambda _: ""), derived=())
+    plain = numbered(plain, frozenset(node.name for node in plain.inputs))
+    names = {own.name: its.name for own, its in zip(judged.written.spaces(), plain.spaces(), strict=True)}
+    sizes = {names[name]: size for name, size in sizes_that_are_numbers(judged).items()}
+    return {"program": str(plain), "sizes": str(sizes)}
 
 
 def _hindered(judged: Judged, region: CompiledRegion) -> str:

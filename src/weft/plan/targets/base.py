@@ -9,6 +9,7 @@ where it is used.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,10 @@ class Toolchain(ABC):
     def warm(self) -> None:
         """Makes ready for `build`, which will be asked soon, where that goes on meanwhile."""
         return
+
+    def load(self) -> None:
+        """Imports what `ways` and `demand_legal` run, before children are forked that call them: else each child does."""
+        importlib.import_module("weft.plan.targets.ways")
 
     @abstractmethod
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:

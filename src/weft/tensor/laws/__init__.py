@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.tensor.laws.factors import scale_rows_last
     from weft.tensor.laws.fp8_factors import multiply_in_fp8
     from weft.tensor.laws.masks import masks_in_place
-    from weft.tensor.laws.names import numbered
+    from weft.tensor.laws.names import called_by_place, numbered
     from weft.tensor.laws.narrowing import narrow_exact_factors
     from weft.tensor.laws.order import as_in_eager
     from weft.tensor.laws.picks import pick_first
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "View",
     "as_in_eager",
+    "called_by_place",
     "cancel_shifts",
     "centre_at_an_element",
     "choices_in_place",

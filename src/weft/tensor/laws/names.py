@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from weft.tensor.axes import Axis, Space
@@ -12,8 +12,8 @@ from weft.tensor.passes import tensor_pass
 from weft.tensor.program import Extent, Node, TensorProgram, axes_of
 from weft.tensor.rename import with_axes, with_values
 
-_NUMBER = re.compile(r"^t\d+$|[._]\d+$")
-"""Of a name that weft made: of a computed value, or of a copy of another one."""
+_NUMBER = re.compile(r"^t\d+([._]\d+)*$|(\.\d+)+$|_\d+$")
+"""Of a name that weft made: of a computed value, or of a copy or a view of another one."""
 
 
 @tensor_pass(takes=("inputs",))
@@ -36,6 +36,21 @@ def numbered(program: TensorProgram, keep: Collection[str]) -> TensorProgram:
     every = [replace(with_values(n, values.__getitem__), name=values[n.name]) for n in program.nodes]
     inputs = tuple(replace(n, name=values[n.name]) for n in program.inputs)
     return replace(program, inputs=inputs, nodes=tuple(every), outputs=tuple(values[o] for o in program.outputs))
+
+
+def called_by_place(program: TensorProgram, stem: Callable[[str], str]) -> TensorProgram:
+    """Returns `program` with its values called by their places, its inputs after the `stem` of their names too: the same for
+    programs that differ in the rest of these names.
+    """
+    values = {n.name: f"{stem(n.name)}:{place}" for place, n in enumerate(program.inputs)}
+    values |= {n.name: f"t{place}" for place, n in enumerate(program.nodes)}
+    return replace(
+        program,
+        inputs=tuple(replace(n, name=values[n.name]) for n in program.inputs),
+        nodes=tuple(replace(with_values(n, values.__getitem__), name=values[n.name]) for n in program.nodes),
+        outputs=tuple(values[name] for name in program.outputs),
+        rounded=tuple((values[name], dtype) for name, dtype in program.rounded),
+    )
 
 
 def _free(stem: str, taken: Collection[str]) -> str:

@@ -57,6 +57,10 @@ class Cpp(Toolchain):
     def _parts(self, spec: LaunchSpec) -> dict[str, str]:
         return spec.key_parts | {"target": str(self.target)}
 
+    def load(self) -> None:
+        super().load()
+        _ = emitter.demand_legal
+
     def demand_legal(self, applied: BlockProgram) -> None:
         for part in schedule.kernels(applied):
             emitter.demand_legal(applied, part)

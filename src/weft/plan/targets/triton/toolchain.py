@@ -73,6 +73,9 @@ class TritonGpu(Toolchain):
         if not gpu.interpreter_is_asked_for():
             gpu.warm(self.target)
 
+    def load(self) -> None:
+        _ = own.GpuWays, emitter.demand_legal
+
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
         found = own.printed(spec, meta)
