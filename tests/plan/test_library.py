@@ -12,6 +12,7 @@ from testkit.plan.captured import captured
 from weft.lab.workloads import cpu as workloads
 from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import library as library_module
+from weft.plan.execute import library_times
 from weft.plan.execute.library import for_the_library, surely_for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
 from weft.plan.execute.regions import Regions, lone_matmuls
@@ -177,6 +178,7 @@ def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypat
     _, graph = captured(
         lambda x, w, v: (x @ w.T, x @ v.T, x @ v), [torch.empty(8, 6), torch.empty(6, 6), torch.empty(6, 6)]
     )
+    monkeypatch.setattr(library_times, "_measured", {})
     times = LibraryTimes(graph.recording, torch.device("cpu"))
     monkeypatch.setattr(times, "_measured", run)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
@@ -187,6 +189,14 @@ def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypat
         ((6, 1), (6, 1)),
     ]  # the second is like the first
     assert LibraryTimes(None, torch.device("cpu")).of(calls[0]) is None
+    # The same product in another graph is as fast: what is left to the library is the same there.
+    _, other = captured(
+        lambda x, w, y: (x @ w.T + y).relu(), [torch.empty(8, 6), torch.empty(6, 6), torch.empty(9, 8, 6)]
+    )
+    (call,) = {other.made_by[n.name] for n in other.program.nodes if isinstance(n, Contraction)}
+    assert LibraryTimes(other.recording, torch.device("cpu"), measures=False).of(call) == 1.0
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "another")
+    assert LibraryTimes(other.recording, torch.device("cpu"), measures=False).of(call) is None
 
 
 def test_the_library_is_not_timed_where_integers_say_what_is_multiplied(monkeypatch) -> None:

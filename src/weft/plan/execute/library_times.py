@@ -17,6 +17,15 @@ from weft.plan.targets.graphs import GraphTimer, cache_filler
 from weft.run.gpu.alone import alone_on
 
 _TREE: Any = pytree
+_MOST_MEASURED = 4096
+_measured: dict[Hashable, float] = {}
+"""Seconds by GPU, precision and call, of this process: its next graph, for other lengths, leaves the same calls to the library."""
+
+
+def _remember(call: Hashable, seconds: float) -> None:
+    if len(_measured) >= _MOST_MEASURED:
+        _measured.clear()
+    _measured[call] = seconds
 
 
 @dataclass
@@ -36,7 +45,7 @@ class LibraryTimes:
     device: torch.device | None = None
     measures: bool = True
     _calls: tuple[Call, ...] | None = None
-    _known: dict[Hashable, float | None] = field(default_factory=dict[Hashable, "float | None"])
+    _failed: set[Hashable] = field(default_factory=set[Hashable])
     _timer: GraphTimer | None = None
 
     @phase("library")
@@ -51,15 +60,16 @@ class LibraryTimes:
         call = self._calls[number]
         call = call.whole or call
         key = self._key(call, self.recording)
-        if key is None or (key not in self._known and not self.measures):
+        if key is None:
             return None
-        if key not in self._known:
-            self._known[key] = None
+        here = self.device, torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, key
+        if here not in _measured and self.measures and key not in self._failed:
             with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
-                self._known[key] = self._measured(call, self.recording, self.device)
-            if self._known[key] is None:  # perhaps memory did not suffice
+                _remember(here, self._measured(call, self.recording, self.device))
+            if here not in _measured:  # perhaps memory did not suffice
+                self._failed.add(key)
                 torch.cuda.empty_cache()
-        return self._known[key]
+        return _measured.get(here)
 
     def _key(self, call: Call, recording: Recording) -> Hashable | None:
         """Returns all that the seconds of `call` depend on; None where that is not fixed."""

@@ -66,8 +66,8 @@ class Prepared:
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 512
-_LAYER = re.compile(r"(?<=_)\d+(?=_)")
-"""In the name of an input: of a layer, as `layers_3_weight` has it."""
+_LAYER = re.compile(r"(?<=_)\d+(?=[_.]|$)")
+"""In the name of an input: of a layer, as `layers_3_weight` and `keys_3` have it."""
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 _lock = threading.Lock()  # a thread may take what a child chose while this process chooses for another graph
 
