@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import weft
+from weft.errors import ArgumentError
 
 COMPILE: Any = torch.compile
 
@@ -146,6 +147,18 @@ def test_what_torch_compile_is_told(means: dict[str, Any]) -> None:
             x = torch.randn(2, length, 32)
             _close(fast(x), layer(x))
     assert weft.stats().kernels > before
+
+
+def test_a_mode_that_does_not_exist_is_an_error() -> None:
+    """Inductor says so as well; a slip of the pen would ask for nothing, and nobody would hear of it."""
+    fast = COMPILE(torch.relu, backend="weft", mode="max-autotunee")
+    with pytest.raises(Exception, match="no mode 'max-autotunee'"):
+        fast(torch.randn(3))
+
+
+def test_only_what_can_be_called_is_ready() -> None:
+    with pytest.raises(ArgumentError, match=r"the first argument of weft\.ready is of type int"):
+        weft.ready(cast("Any", 3))
 
 
 def test_what_is_torch_compiles_own_is_refused_with_a_word() -> None:

@@ -31,6 +31,8 @@ from weft.run import stats
 from weft.stack import roomy
 from weft.target import Target
 
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
 
 @traced_for
 def backend(
@@ -46,13 +48,15 @@ def backend(
     does otherwise.
 
     Never fails where eager works: what cannot be compiled runs in PyTorch, and a missing compiler is a warning. Only an option
-    that does not exist and a cache folder that is not safe are errors.
+    or mode that does not exist and a cache folder that is not safe are errors.
     """
     if options is not None and not isinstance(cast("Any", options), Mapping):
         raise ArgumentError(
             f"the options of torch.compile are of type {type(options).__name__}",
             todo='give a dict: options={"threads": 1}',
         )
+    if mode is not None and mode not in _MODES:
+        raise ArgumentError(f"torch.compile has no mode {mode!r}", todo=f"its modes are {', '.join(_MODES)}")
     known = {"mode": mode} if mode == "reduce-overhead" else {}
     return fastest(gm, example_inputs, {**known, **(options or {}), **more})
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from weft.api.background.graphs import forms_of, packed_graph
+from weft.api.given import callable_of
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.tracing import guard_forward_derivatives
 from weft.capture import refused_at_once
@@ -137,9 +138,13 @@ def ready(f: Callable[..., Any], timeout: float | None = None) -> bool:
 
     Returns:
         Whether nothing is left to wait for.
+
+    Raises:
+        ArgumentError: `f` cannot be called.
     """
     from weft.api.background.requests import QUEUE, wait
 
+    f = callable_of(f, "the first argument of weft.ready", "weft.ready({})")
     kept = [found for each in (f, getattr(f, "forward", None)) if (found := getattr(each, _ASKED, None)) is not None]
     if not kept:
         return wait(QUEUE.pending(), timeout)
