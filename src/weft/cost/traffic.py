@@ -43,8 +43,8 @@ Counts: TypeAlias = Mapping[str, int]
 WorkedBlock: TypeAlias = tuple[str, tuple[int, ...]]
 """A node by name, and the lengths of the blocks that it works on."""
 K = TypeVar("K")
-_MOST_KERNELS = 512
-"""So many walks are kept: those of one region's schedules, and of the regions beside it."""
+_MOST_KERNELS = 128
+"""So many walks are kept, with the kernels: those of one region's schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +333,8 @@ class _Walk:
                 for name, count in other.items():
                     own[name] += times * count
             self.iterations += times * walk.iterations
-        self.known, self.uses, self.begun, self.loops = (
-            {},
-            Counter(),
-            {},
-            {},
-        )  # whoever keeps this walk needs the counts alone
+        for each in (self.known, self.uses, self.begun, self.loops):  # whoever keeps this walk needs the counts alone
+            each.clear()
 
     @property
     def counters(self) -> tuple[Counter[Any], ...]:
