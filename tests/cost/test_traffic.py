@@ -39,7 +39,7 @@ from weft.block.program import (
 )
 from weft.block.transfers import with_transfers
 from weft.block.walk import maps
-from weft.cost import on_chip_bytes
+from weft.cost import alike, on_chip_bytes
 from weft.cost.traffic import Traffic, by_kernel, traffic
 from weft.errors import ScheduleError
 from weft.pipeline import RULES_IN_PLANS, fuse
@@ -251,7 +251,10 @@ def test_a_causal_loop_is_counted_block_by_block(size: int, outer: int, inner: i
     assert found.flops["part"] == read
 
 
-@pytest.mark.parametrize(("size", "outer", "inner"), [(5000, 1, 1), (5000, 1, 64), (70001, 16, 64), (4097, 2, 4096)])
+@pytest.mark.parametrize(
+    ("size", "outer", "inner"),
+    [(129, 1, 1), (200, 1, 7), (500, 1, 1), (2065, 16, 16), (5000, 1, 64), (70001, 16, 64), (4097, 2, 4096)],
+)
 def test_thousands_of_lengths_are_walked_in_few_groups(
     size: int, outer: int, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,15 +267,36 @@ def test_thousands_of_lengths_are_walked_in_few_groups(
         return walked(walk, node, *rest)
 
     monkeypatch.setattr(counting._Walk, "loop", loop)
+    counting._of_kernel.cache_clear()
     found = traffic(causal(outer, inner), {"M": size})
     read = sum(min(size, base + outer) for base in range(0, size, outer))
-    assert found.loaded["x"] == pytest.approx(4 * read, rel=1e-3)
-    assert found.flops["part"] == pytest.approx(read, rel=1e-3)
+    assert (found.loaded["x"], found.flops["part"]) == (4 * read, read), "lengths that grow evenly are added up exactly"
     assert found.runs["m"] == -(-size // outer)
-    assert 1 < max(walks.values()) <= 130
+    assert 1 < max(walks.values()) <= 132
     before = walks.total()
     assert traffic(causal(outer, inner), {"M": size}) == found
     assert walks.total() == before, "the same kernel in another schedule is walked again"
+
+
+@pytest.mark.parametrize("parts", [129, 200, 301])
+@pytest.mark.parametrize("down", [False, True])
+def test_many_segments_that_merge_those_before_them_are_counted_in_few_groups(
+    parts: int, down: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = (Level(LevelPlace.split, parts), Level(LevelPlace.loop, 1))
+    rows = LoopSchedule((Level(LevelPlace.grid, 2),))
+    loops = tuple((n, LoopSchedule(split) if n == ("m" if down else "n") else rows) for n in "mn")
+    tensors = scans.scan(over=scans.M if down else scans.N)
+    program = apply(scans.fused(tensors, doubles=False), Schedule(loops, together=2))
+    sizes = {"M": 1200, "N": 3} if down else {"M": 3, "N": 1200}
+    few = traffic(program, sizes)
+    counting._of_kernel.cache_clear()
+    monkeypatch.setattr(alike, "_MOST_APART", 1 << 30)
+    every = traffic(program, sizes)
+    assert few.starts == every.starts, "where states begin"
+    # 301 segments of 1,200 elements are not all of one length.
+    assert few.loaded == pytest.approx(every.loaded, rel=5e-3)
+    assert few.flops == pytest.approx(every.flops, rel=5e-3)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(2, 4), st.booleans())

@@ -2,7 +2,8 @@
 
 The iterations of a loop fall into a few classes that are alike (the whole blocks; the one with less
 than a block), so that a nest is walked once per combination of classes and multiplied out. What is
-counted is defined by `weft.block.interpret`, and equal to what it counts.
+counted is defined by `weft.block.interpret`, and equal to what it counts, as long as no loop has more than 128 iterations that
+differ by where they begin: of more, neighbours count as the middle one of them (`weft.cost.alike`).
 """
 
 from __future__ import annotations
@@ -393,9 +394,8 @@ class _Walk:
         frame = (LoopFrame if self.on_chip else NoLoopFrame)(
             self.memory, node, {name: _bytes(kind, steps) for name, kind in components.items()}
         )
-        found = classes(
-            node, steps, self.sizes, self.numbered, exact=self.on_chip
-        )  # where most is on the chip, one decides
+        # The most that is on the chip at once may be of a single iteration.
+        found = classes(node, steps, self.sizes, self.numbered, exact=self.on_chip)
         alike = [(count, step) for count, step in found if count]
         if alike and components and len(untouched) == len(components):
             self.starts[node.name] += times

@@ -74,7 +74,7 @@ class ModelRow:
         return 1 + self.call.cached
 
     def model(self) -> nn.Module:
-        """Make the model, with the same weights each time; raises ImportError where `transformers` is missing."""
+        """Make the model, with the same weights each time on a device; raises ImportError where `transformers` is missing."""
         _TORCH.manual_seed(0)
         with torch.device(self.device):  # a CPU takes half a minute to draw the weights of a Llama
             model = self.call.build(import_module("transformers"), self.attention, self.small)

@@ -18,14 +18,27 @@ from weft.run.gpu.alone import alone_on
 
 _TREE: Any = pytree
 _MOST_MEASURED = 4096
-_measured: dict[Hashable, float] = {}
-"""Seconds by GPU, precision and call, of this process: its next graph, for other lengths, leaves the same calls to the library."""
+_seconds: dict[Hashable, float] = {}
+"""Seconds by GPU, settings of PyTorch and call, of this process: its next graph leaves the same calls to the library."""
 
 
 def _remember(call: Hashable, seconds: float) -> None:
-    if len(_measured) >= _MOST_MEASURED:
-        _measured.clear()
-    _measured[call] = seconds
+    if len(_seconds) >= _MOST_MEASURED:
+        _seconds.clear()
+    _seconds[call] = seconds
+
+
+def _settings() -> tuple[Hashable, ...]:
+    """Return those of PyTorch's settings that say which kernels its libraries run."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    return (
+        torch.get_float32_matmul_precision(),
+        str(products.allow_fp16_reduced_precision_reduction),
+        str(products.allow_bf16_reduced_precision_reduction),
+        convolutions.allow_tf32,
+        convolutions.benchmark,
+        convolutions.deterministic,
+    )
 
 
 @dataclass
@@ -62,14 +75,16 @@ class LibraryTimes:
         key = self._key(call, self.recording)
         if key is None:
             return None
-        here = self.device, torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, key
-        if here not in _measured and self.measures and key not in self._failed:
+        here = self.device, _settings(), key
+        seconds = _seconds.get(here)
+        if seconds is None and self.measures and key not in self._failed:
             with suppress(RuntimeError), torch.no_grad(), torch.cuda.device(self.device):
-                _remember(here, self._measured(call, self.recording, self.device))
-            if here not in _measured:  # perhaps memory did not suffice
+                seconds = self._measured(call, self.recording, self.device)
+                _remember(here, seconds)
+            if seconds is None:  # perhaps memory did not suffice
                 self._failed.add(key)
                 torch.cuda.empty_cache()
-        return _measured.get(here)
+        return seconds
 
     def _key(self, call: Call, recording: Recording) -> Hashable | None:
         """Returns all that the seconds of `call` depend on; None where that is not fixed."""

@@ -66,8 +66,8 @@ class Prepared:
 
 # A graph is traced for its first sizes, then for all, and planned once more with the library's matmuls.
 _MOST_REMEMBERED = 512
-_LAYER = re.compile(r"(?<=_)\d+(?=[_.]|$)")
-"""In the name of an input: of a layer, as `layers_3_weight` and `keys_3` have it."""
+_LAYER = re.compile(r"(?<=_)\d+(?=_)")
+"""In the name of an input: of a layer, as `layers_3_weight` has it."""
 _remembered: dict[tuple[str, tuple[Any, ...]], Selection | Refusal] = {}
 _lock = threading.Lock()  # a thread may take what a child chose while this process chooses for another graph
 
@@ -110,7 +110,8 @@ def _key_of(prepared: Prepared, refused: Mapping[str, str] = _NOT_REFUSED) -> _K
 def _keyed(what: str, program: TensorProgram, example: Example) -> _Key:
     """Returns the key of a choice for `program`, whatever its values and layers are numbered: another graph has other numbers.
 
-    Else the names of its inputs are part of the key: kernels call what they read as the user does.
+    The rest of its inputs' names is part of the key, since kernels call what they read as the user does: of equal layers, as the
+    first of them.
     """
     plain, brought = unplaced(called_by_place(program, functools.partial(_LAYER.sub, "#")))
     return _Key(key_parts(what, plain, named_as(example, program, plain)), brought)
@@ -227,6 +228,8 @@ def all_closely(settled: Sequence[tuple[Prepared, Selection]]) -> Iterator[tuple
     waiting.sort(key=lambda number: _long(settled[number][0].program), reverse=True)
     tasks = [functools.partial(_closely_alone, *settled[number]) for number in waiting]
     at_once = tasks if len(tasks) > 1 and are_side_by_side() else []
+    if at_once:
+        toolchain(settled[0][1].example.target).load()
     left = dict(enumerate(settled))
     with spreading(at_once) as coming:
         for number in sorted(left.keys() - set(waiting)):

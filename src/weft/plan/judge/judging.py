@@ -92,7 +92,10 @@ def demand(judged: Judged, region: CompiledRegion) -> str:
 
 
 def _without_names(judged: Judged) -> dict[str, str]:
-    """Says what kernels are held against: another layer, or graph, calls values and spaces otherwise."""
+    """Says what kernels are held against: another layer, or graph, calls values and spaces otherwise.
+
+    Which of the sizes are the same at each call is no part of it, so that one verdict is for both of a function's graphs.
+    """
     plain = replace(called_by_place(judged.written, lambda _: ""), derived=())
     plain = numbered(plain, frozenset(node.name for node in plain.inputs))
     names = {own.name: its.name for own, its in zip(judged.written.spaces(), plain.spaces(), strict=True)}
