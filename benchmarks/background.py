@@ -4,14 +4,15 @@
     python benchmarks/background.py stream [--calls N] [--device cuda] [--json FILE]
     python benchmarks/background.py soak   [--seconds S] [--threads N] [--backend eager] [--json FILE] [--plot FILE]
 
-`first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before, and PyTorch's
-tracer and weft were imported. `backend="eager"` is PyTorch's tracer with nothing behind it. `meanwhile` is the time of calls made
-one after the other while the other process compiles, or times what was compiled first, beside that of the same calls before it
-began (the modes called busy); `full speed` is the time until `weft.ready` returns, in the other modes without any such call. Where
-other work keeps the machine busy, seconds of processor time, of both processes and their compilers, say more. `stream`: calls of
-random lengths and batches on a process that has served two; of each call the time is compared with eager's on the same operands,
-and the binaries in the cache are counted. `soak`: threads call with random sizes; each result is compared with eager's, and the
-memory of both processes is sampled, and drawn if matplotlib is installed. On a GPU all is in bf16, and calls are waited for.
+`first`: each figure is the median of N new processes with empty caches, in which the function ran in eager before; what a first
+call imports, PyTorch's tracer and weft, is a part of it. `backend="eager"` is PyTorch's tracer with nothing behind it.
+`meanwhile` is the time of calls made one after the other while the other process compiles, or times what was compiled first,
+beside that of the same calls before it began (the modes called busy); `full speed` is the time until `weft.ready` returns, in
+the other modes without any such call. Where other work keeps the machine busy, seconds of processor time, of both processes and
+their compilers, say more. `stream`: calls of random lengths and batches on a process that has served two; of each call the time
+is compared with eager's on the same operands, and the binaries in the cache are counted. `soak`: threads call with random
+sizes; each result is compared with eager's, and the memory of both processes is sampled, and drawn if matplotlib is installed.
+On a GPU all is in bf16, and calls are waited for.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ _MODES = ("first", "background", "first, busy", "background, busy")
 _MODELS = """
 import json, os, random, sys, threading, time, warnings
 import torch
-import torch._dynamo
-import weft
 
 warnings.simplefilter("ignore")
 torch.set_grad_enabled(False)
@@ -111,6 +110,8 @@ for _ in range(3):
     function(*inputs)
 figures = {"eager call": min(timed(lambda: function(*inputs)) for _ in range(20))}
 begin, before = time.perf_counter(), used(os.getpid())
+if mode != "eager":
+    import weft
 if mode == "eager":
     compiled = torch.compile(function, backend="eager")
 elif mode == "blocking":
@@ -127,16 +128,18 @@ if mode.endswith("busy"):
         calls.append(timed(lambda: compiled(*inputs)))
     calls.sort()
     figures |= {"median meanwhile": calls[len(calls) // 2], "worst meanwhile": calls[-1], "99th": calls[-len(calls) // 100]}
-weft.ready(compiled)
 if mode != "eager":
+    weft.ready(compiled)
     from weft.api.background.requests import QUEUE
     figures["full"] = time.perf_counter() - begin
     figures["full, processor"] = used(os.getpid()) - before + (used(QUEUE.process.number) if QUEUE.process else 0.0)
 figures["call"] = min(timed(lambda: compiled(*inputs)) for _ in range(20))
-figures["failed"] = weft.stats().failed
+figures["failed"] = 0 if mode == "eager" else weft.stats().failed
 print(json.dumps(figures))
 """
 _STREAM = """
+import weft
+
 calls, = map(int, sys.argv[1:])
 from collections import Counter
 from weft.api import backend
@@ -186,6 +189,7 @@ print(json.dumps({
 """
 _SOAK = """
 seconds, threads, backend = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+import weft
 from weft.api.background.requests import QUEUE
 model, _ = found("mlp")
 layer = torch.nn.LayerNorm(256).eval()
