@@ -372,6 +372,13 @@ static WEFT_INLINE float exp(float x) {
   return p * power_in(half) * power_in(rest);
 }
 
+// The same where 2^k is a float, -87 < x < 88: half the work beside the polynomial. NaN stays.
+static WEFT_INLINE float exp_inside(float x) {
+  float k;
+  const float p = exp_parts(x, &k) + 1.0f;
+  return p * power_in(k + kWhole);
+}
+
 // e^x for x <= 0, as significands are made: 1 ulp, subnormal results included, of which there may be a logarithm.
 static WEFT_INLINE float decay(float x) {
   float k;
@@ -443,7 +450,8 @@ static WEFT_INLINE float tanh(float x) {
   q = fma(q, u, 1.33332e-01f);
   q = fma(q, u, -3.333333e-01f);
   const float small = fma(q * u, x, x);
-  const float large = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  const float c = a > 10.0f ? 10.0f : a;  // tanh(10) is 1 in float
+  const float large = 1.0f - 2.0f / (exp_inside(c + c) + 1.0f);
   return __builtin_copysignf(a < 0.625f ? small : large, x);
 }
 
@@ -467,7 +475,7 @@ static WEFT_INLINE float erf(float x) {
   g = fma(g, c, 6.333867e-01f);
   g = fma(g, c, 1.1294951e+00f);
   g = fma(g, c, -1.7055146e-04f);
-  const float large = 1.0f - exp(-g);
+  const float large = 1.0f - exp_inside(-g);
   return a < 0.92f ? small : __builtin_copysignf(large, x);
 }
 
