@@ -27,7 +27,7 @@ from weft.plan.targets.bench import Judged
 from weft.plan.targets.compiled import CompiledRegion
 from weft.run.cache import CacheFolder
 from weft.run.key import cache_key, source_hash
-from weft.tensor.laws import called_by_place, numbered
+from weft.tensor.forms import Forms
 from weft.verify.cases import cases, has_meaning, long_cases
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import points
@@ -96,11 +96,9 @@ def _without_names(judged: Judged) -> dict[str, str]:
 
     Which of the sizes are the same at each call is no part of it, so that one verdict is for both of a function's graphs.
     """
-    plain = replace(called_by_place(judged.written, lambda _: ""), derived=())
-    plain = numbered(plain, frozenset(node.name for node in plain.inputs))
-    names = {own.name: its.name for own, its in zip(judged.written.spaces(), plain.spaces(), strict=True)}
-    sizes = {names[name]: size for name, size in sizes_that_are_numbers(judged).items()}
-    return {"program": str(plain), "sizes": str(sizes)}
+    form, spaces = Forms().of(judged.written)
+    sizes = sizes_that_are_numbers(judged)
+    return {"program": repr(form), "sizes": str([sizes.get(space.name) for space in spaces])}
 
 
 def _hindered(judged: Judged, region: CompiledRegion) -> str:

@@ -74,7 +74,7 @@ class TritonGpu(Toolchain):
             gpu.warm(self.target)
 
     def load(self) -> None:
-        _ = own.GpuWays, emitter.demand_legal
+        _ = own.GpuWays, emitter.demand_legal  # in place of what a CPU's `ways` runs
 
     def build(self, spec: LaunchSpec, meta: Meta) -> Built:
         """Prints one launch and compiles it for calls like the example; raises as `printed` and `Printed.assembled`."""
