@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +52,7 @@ class Machine:
         def call(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
             strides = [s for t in inputs for s in t.stride()]
             kind = class_of(signature, [t.data_ptr() for t in (*inputs, *outputs)], sizes, strides)
-            self.launched.append(str(classes.of(kind).kind))
+            self.launched.append(str(classes.called(kind, lambda: None).kind))
             for each in outputs:
                 each.zero_()
 
@@ -205,6 +207,29 @@ def test_what_a_tuning_chose_is_compiled_ahead_for_another_class_of_calls(
         assert len(ahead) == len(machine.compiled) - before == len(again.kernels)
         again.plans[0].run(*inputs)
     assert len(machine.compiled) == before + len(again.kernels)
+
+
+def test_binaries_for_any_length_are_compiled_ahead_where_lengths_change(machine: Machine, tmp_path: Any) -> None:
+    """A graph with a symbol for a length: all later lengths of its magnitude run with two binaries of a kernel at most."""
+    x, w, v = drawn(4096, 48), drawn(48, 80), drawn(80, 48)
+    torch._dynamo.mark_dynamic(x, 0)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    with weft.options(cache_dir=str(tmp_path), judge="off", effort="quick", defects="raise"):
+        program = weft.optimize(two_layers, (x, w, v), target="cuda:90")
+        [plan] = program.plans
+        assert any(number.symbols for number in plan.captured.sizes.values())
+        idle()
+        before = len(machine.compiled)
+        for length in (4097, 4112, 4100, 4098, 4096):
+            plan.run(length, drawn(length, 48), w, v)
+    assert len(machine.compiled) == before
+    assert {len(kernel.made.assembled) for kernel in program.kernels} == {2}
+
+
+def idle() -> None:
+    """Wait until nothing is compiled ahead any more."""
+    ahead = sys.modules["weft.run.gpu.assemble"]
+    while ahead._ahead.threads:  # pyright: ignore[reportPrivateUsage]
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

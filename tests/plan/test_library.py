@@ -13,9 +13,10 @@ from weft.lab.workloads import cpu as workloads
 from weft.plan.choose.cuts import Cuts
 from weft.plan.execute import library as library_module
 from weft.plan.execute import library_times
+from weft.plan.execute.calls import lone_matmuls
 from weft.plan.execute.library import for_the_library, surely_for_the_library
 from weft.plan.execute.library_times import LibraryTimes, _lying_as
-from weft.plan.execute.regions import Regions, lone_matmuls
+from weft.plan.execute.regions import Regions
 from weft.plan.partition.partition import Region, partition, taken_apart
 from weft.target import Target
 from weft.tensor.program import Contraction

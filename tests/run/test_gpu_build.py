@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,14 +25,19 @@ from weft.run.gpu import (
     Assembled,
     GpuBinary,
     GpuSource,
+    Job,
+    KernelClass,
     build,
     build_gpu,
+    class_of,
+    exact_binaries,
     recalled_gpu,
     restored_gpu,
     side_by_side,
     workers,
 )
-from weft.run.gpu.build import gpu_parts
+from weft.run.gpu.build import Classes, gpu_parts
+from weft.run.gpu.classes import class_whatever
 from weft.target import CPU, Target
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
@@ -202,6 +209,107 @@ def test_a_class_that_was_refused_is_not_compiled_again(
         assert len(caught.traceback) < 20
         counts.append(len(calls))
     assert tuple(counts) == asked
+
+
+class Compiler:
+    """Stands for Triton: notes what it compiles, and waits for `go` with what is compiled in a thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kinds, self.go, self.here = list[str](), threading.Event(), threading.current_thread()
+        self.refused: str | None = None
+        monkeypatch.setattr(build, "assemble", self.assemble)
+
+    def assemble(self, job: Job, seconds: float = 0.0) -> Assembled:
+        del seconds
+        self.kinds.append(numbers_of(job.kind))
+        if self.kinds[-1] == self.refused:
+            raise UnsupportedError("shared memory")
+        if threading.current_thread() is not self.here:
+            assert self.go.wait(10)
+        return Assembled(job.name, job.kind, job.target, b"", "", 0, 128, ())
+
+
+def numbers_of(kind: KernelClass) -> str:
+    """What a class says of sizes and strides: of M, N and a row of `x`."""
+    return " ".join(map(str, kind.arguments[3:6]))
+
+
+def kind_of(m: int, n: int, start: int = 0) -> KernelClass:
+    return class_of(TWICE, [start, 0, 0], {"M": m, "N": n}, [n, 1, 1])
+
+
+def classes(folder: CacheFolder, **how: Any) -> Classes:
+    return Classes(SOURCE, H100, folder, **how)
+
+
+def test_a_call_takes_a_binary_that_serves_it_while_its_own_is_made(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, found, better = Compiler(monkeypatch), classes(folder), threading.Event()
+    first = found.called(kind_of(33, 50), better.set)
+    assert found.called(kind_of(64, 48), better.set) is first
+    assert found.called(kind_of(64, 48), better.set) is first
+    assert not better.is_set()
+    triton.go.set()
+    assert better.wait(10)
+    assert found.called(kind_of(64, 48), better.set).kind == kind_of(64, 48)
+    assert found.called(kind_of(33, 50), better.set) is first
+    assert found.called(kind_of(64, 50), better.set) is first, "two are enough"
+    assert found.called(kind_of(33, 48), better.set) is first
+    assert triton.kinds == ["i32 i32 i32", "i32:16 i32:16 i32:16"]
+
+
+def test_what_serves_no_call_yet_is_compiled_for_the_calls_before_too(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, found = Compiler(monkeypatch), classes(folder)
+    for m, n in ((64, 50), (33, 48), (33, 50), (64, 48), (7, 40)):
+        assert found.called(kind_of(m, n), never_better).kind.serves(kind_of(m, n))
+    assert triton.kinds[:2] == ["i32:16 i32 i32", "i32 i32 i32"]
+    assert set(triton.kinds[2:]) <= {"i32:16 i32:16 i32:16"}
+
+
+def test_a_call_waits_for_the_binary_for_all_lengths_that_is_being_made(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, found = Compiler(monkeypatch), classes(folder)
+    found.called(kind_of(64, 48), never_better)
+    found.begin(class_whatever(kind_of(64, 48), TWICE, [48, 1, 1], {"M": 64, "N": 48}, {"M", "N"}))
+    threading.Timer(0.1, triton.go.set).start()
+    assert found.called(kind_of(64, 50), never_better).kind == kind_of(33, 50)
+    assert triton.kinds == ["i32:16 i32:16 i32:16", "i32 i32 i32"]
+
+
+def test_where_the_wider_binary_is_refused_a_call_gets_its_own(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, found = Compiler(monkeypatch), classes(folder)
+    found.called(kind_of(64, 50), never_better)
+    triton.refused = "i32 i32 i32"
+    assert found.called(kind_of(33, 48), never_better).kind == kind_of(33, 48)
+
+
+def test_who_compiles_for_others_makes_each_binary(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton, found = Compiler(monkeypatch), classes(folder)
+    with exact_binaries():
+        for m, n in ((33, 50), (64, 50), (64, 48)):
+            assert found.called(kind_of(m, n), never_better).kind == kind_of(m, n)
+    assert len(triton.kinds) == 3
+
+
+def test_who_compiles_nothing_takes_what_serves(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = Compiler(monkeypatch)
+    own = classes(folder).of(kind_of(33, 50))
+    waiting = classes(folder, known=[own], compiles=False)
+    assert waiting.called(kind_of(64, 48), never_better) is own
+    for other in (kind_of(33, 50, start=4), kind_of(33, 100)):  # an address, a constant
+        with pytest.raises(NotBuiltError):
+            waiting.called(other, never_better)
+    assert triton.kinds == ["i32 i32 i32"]
+
+
+def never_better() -> None:
+    """Hear of a better binary."""
 
 
 def test_refused_classes_are_forgotten_the_oldest_first(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import GridLoop
 from weft.errors import TargetError, UnsupportedError
-from weft.run.gpu import Assembled, GpuSignature, KernelClass, driver
+from weft.run.gpu import Assembled, GpuSignature, KernelClass, class_of, driver
 from weft.run.gpu.driver import LoadedBinary
 from weft.run.gpu.launch import Runtime, make_gpu_launcher, refusing
 from weft.run.launch import OutputSpec, SizeSpec
@@ -62,6 +62,7 @@ class Gpu:
     scratch: int = 0
     codes: list[int] = field(default_factory=list)
     now: int = 0
+    captures: bool = False
     started: list[Started] = field(default_factory=list)
     made: list[KernelClass] = field(default_factory=list)
     loads: list[tuple[str, int]] = field(default_factory=list)
@@ -69,7 +70,8 @@ class Gpu:
     allocated: list[torch.Tensor] = field(default_factory=list)
     meanwhile: Callable[[], object] = field(default=lambda: None)
 
-    def binary_of(self, kind: KernelClass) -> Assembled:
+    def binary_of(self, kind: KernelClass, better: Callable[[], None]) -> Assembled:
+        del better
         self.made.append(kind)
         sizes = tuple(kind.arguments[i].bytes for i in kind.parameters)
         return Assembled("twice", kind, Target("cuda", "90"), b"", "", 2048, 128, (*sizes, 8, 8), self.scratch)
@@ -83,6 +85,7 @@ class Gpu:
             self.start,
             self.load,
             self.retry,
+            lambda: self.captures,
         )
 
     @contextlib.contextmanager
@@ -226,6 +229,47 @@ def test_misaligned_tensors_have_a_binary_of_their_own() -> None:
         launch(x, OnGpu(b))
     assert [s.function for s in gpu.started] == [101, 102, 101]
     assert [a.divisible for a in gpu.made[0].arguments[:3]] == [True, False, True]
+
+
+def test_a_call_goes_over_to_a_better_binary_but_not_while_it_is_captured() -> None:
+    gpu, better = Gpu(), list[Callable[[], None]]()
+    known = class_of(TWICE, [0, 0, 0], {"M": 33, "N": 50}, [50, 1, 1])
+    served = [known]
+
+    def binary_of(kind: KernelClass, told: Callable[[], None]) -> Assembled:
+        better.append(told)
+        return gpu.binary_of(served[0], told)
+
+    launch = make_gpu_launcher(TWICE, binary_of, gpu.runtime)
+    launch(*tensors(33, 50))
+    launch(*tensors(64, 48))
+    launch(*tensors(64, 48))
+    assert len(better) == 2
+    served[0] = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 1])
+    better[-1]()
+    gpu.captures = True
+    launch(*tensors(64, 48))
+    assert {s.function for s in gpu.started} == {101}
+    gpu.captures = False
+    better[-1]()
+    for m, n in ((64, 48), (33, 50), (64, 48)):
+        launch(*tensors(m, n))
+    assert [s.function for s in gpu.started[-3:]] == [102, 101, 102]
+    assert len(gpu.loads) == 2
+
+
+def test_a_better_binary_that_is_there_at_once_is_taken_at_the_next_call() -> None:
+    gpu = Gpu()
+    kinds = [class_of(TWICE, [0, 0, 0], {"M": m, "N": n}, [n, 1, 1]) for m, n in ((33, 50), (64, 48))]
+
+    def binary_of(kind: KernelClass, told: Callable[[], None]) -> Assembled:
+        told()
+        return gpu.binary_of(kinds.pop(0) if kinds else kind, told)
+
+    launch = make_gpu_launcher(TWICE, binary_of, gpu.runtime)
+    for _ in range(3):
+        launch(*tensors(64, 48))
+    assert [s.function for s in gpu.started] == [101, 102, 102]
 
 
 def test_a_constant_of_another_value_is_another_binary() -> None:

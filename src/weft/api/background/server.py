@@ -40,6 +40,7 @@ from weft.plan.targets import toolchain
 from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
+from weft.run.gpu import exact_binaries
 
 _CUDA: Any = torch.cuda  # not fully known to type checkers
 _LENGTH = 8
@@ -177,7 +178,7 @@ class Server:
         """Reply a request; whatever fails is said in the answer."""
         before, used = stats.snapshot(), len(artifacts.recorded())
         failure, answer, lost = None, Reply(), False
-        with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
+        with request.ambience.in_force(), exact_binaries(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
                 with _on_gpu(request.arguments):

@@ -15,10 +15,11 @@ from weft.capture import Captured
 from weft.defects import note
 from weft.errors import WeftError
 from weft.options import current
+from weft.plan.execute.calls import lone_matmuls
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
-from weft.plan.execute.regions import Regions, lone_matmuls
+from weft.plan.execute.regions import Regions
 from weft.plan.execute.selections import RememberedSelection, chosen_since, remember_all, remembered
 from weft.plan.execute.tried import a_trial_may_follow
 from weft.plan.execute.writes import written_over

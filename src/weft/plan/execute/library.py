@@ -17,8 +17,9 @@ from math import inf
 
 from weft.capture import FASTER_IN_LIBRARY, Captured
 from weft.errors import WeftError
+from weft.plan.execute.calls import call_of, lone_matmuls
 from weft.plan.execute.library_times import LibraryTimes
-from weft.plan.execute.regions import Regions, call_of, lone_matmuls
+from weft.plan.execute.regions import Regions
 from weft.plan.partition.cover import NoCutError, Subset, Waits, cheapest, convex_parts, elements, subset_of
 from weft.plan.partition.partition import Region, taken_apart, united
 from weft.schedule import kernels

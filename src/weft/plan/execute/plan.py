@@ -13,13 +13,14 @@ from weft.capture import Captured, Fallback, RuntimeNumber, without_units
 from weft.defects import note, reason_of
 from weft.errors import CacheFolderError, CompilerError, Location, SchemeError, UnknownOptionError
 from weft.plan.execute.at_once import left_at_once
+from weft.plan.execute.calls import calls_of, lone_matmuls
 from weft.plan.execute.foresight import constant_sizes, foreseen, nothing_foreseen
 from weft.plan.execute.instead import Instead
 from weft.plan.execute.laws import after_laws
 from weft.plan.execute.library import for_the_library, left_to_the_library
 from weft.plan.execute.library_times import LibraryTimes
 from weft.plan.execute.made import Plan, running, size_class
-from weft.plan.execute.regions import Prepared, Regions, calls_of, lone_matmuls
+from weft.plan.execute.regions import Prepared, Regions
 from weft.plan.execute.runner import Runner
 from weft.plan.execute.schemed import as_asked
 from weft.plan.execute.sizes import found, tells
@@ -165,7 +166,8 @@ def _begin(known: Regions, captured: Captured, program: TensorProgram, inputs: M
     masks = {} if capturing() else classes_of(inputs)
     constant = constant_sizes(captured)
     lying = {name: lies for name, t in inputs.items() if (lies := Lying.of(t)) is not None}
-    known.begin(layouts, constant, written_over(captured, program), masks, lying)
+    varying = frozenset(space.name for space, number in captured.sizes.items() if number.symbols)
+    known.begin(layouts, constant, written_over(captured, program), masks, lying, varying)
 
 
 def _other_plan(

@@ -1,19 +1,17 @@
-"""Regions of one graph, selected for and built once for each form; and which calls of the graph a region came from."""
+"""Regions of one graph, selected for and built once for each form."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from weft.capture import Captured
 from weft.cost import Machine, least_seconds
 from weft.defects import note
-from weft.errors import Location, WeftError
+from weft.errors import WeftError
 from weft.garbage import uncollected
 from weft.masks import Sparsity
 from weft.options import current
@@ -50,10 +48,8 @@ from weft.target import CPU, Target
 from weft.tensor.forms import Form, Forms
 from weft.tensor.laws import View, in_one_memory, part, views
 from weft.tensor.passes import Rewritten, Setting, Step
-from weft.tensor.program import Contraction, Input, Node, Opaque, TensorProgram, uses
+from weft.tensor.program import Input, TensorProgram
 from weft.verify.fitted import with_own_rules
-
-_SUFFIX = re.compile(r"[._]\d+$")
 
 
 @dataclass
@@ -72,6 +68,7 @@ class Regions:
         masks: the classes of those inputs of the graph that are masks, by name, where the example's elements are at hand.
         lying: how the inputs of the graph lie in memory at the example, by name, as far as that is known.
         builds: whether kernels are built; else they are only chosen.
+        varying: the spaces of the graph that may have other lengths at other calls, by name.
     """
 
     layouts: Mapping[str, int | None]
@@ -83,6 +80,7 @@ class Regions:
     masks: Mapping[str, Sparsity] = field(default_factory=dict[str, Sparsity])
     lying: Mapping[str, Lying] = field(default_factory=dict[str, Lying])
     builds: bool = True
+    varying: frozenset[str] = frozenset()
     _forms: Forms = field(default_factory=Forms)
     _prepared: dict[Region, Prepared] = field(default_factory=dict[Region, Prepared])
     _alike: dict[Form, Prepared] = field(default_factory=dict[Form, Prepared])
@@ -149,9 +147,11 @@ class Regions:
         writes: Mapping[str, tuple[str, ...]],
         masks: Mapping[str, Sparsity],
         lying: Mapping[str, Lying],
+        varying: frozenset[str] = frozenset(),
     ) -> None:
         """Goes on with another graph of the same function: an equal region of it may have other layouts, and is prepared anew."""
         self.layouts, self.constant, self.writes, self.masks, self.lying = layouts, constant, writes, masks, lying
+        self.varying = varying
         self._prepared.clear()
         self._alike.clear()
         self._handed.clear()
@@ -334,7 +334,9 @@ class Regions:
         self._called.add(lies)
         first = made.kernels[0]
         specs = launch_specs(made.program, first.block_program, first.schedule, example)
-        self._waiting += toolchain(self.target).begun_for(specs, [kernel.made for kernel in made.kernels])
+        spaces = zip(made.program.spaces(), prepared.viewed.spaces(), strict=True)
+        varying = {own.name for own, its in spaces if its.name in self.varying}
+        self._waiting += toolchain(self.target).begun_for(specs, [kernel.made for kernel in made.kernels], varying)
 
     def _demand(self, prepared: Prepared, made: CompiledRegion) -> str:
         """Has kernels judged. They may have been chosen for an equal region, which calls its inputs otherwise."""
@@ -432,69 +434,3 @@ def _last(node: Input) -> int | None:
 def _sizes(program: TensorProgram) -> dict[str, int]:
     """Returns the size of each space by name; a space without an example is taken for a large one."""
     return {s.name: s.example or 1024 for s in program.spaces()}
-
-
-def calls_of(captured: Captured, region: Region, error: Exception) -> frozenset[int]:
-    """Finds the ATen calls, by number, that PyTorch must run so that `region`, which failed with `error`, goes.
-
-    Those on the line that the error names, where it names one of the region's; else all that a node of the region comes from;
-    where laws have left no node with a name that capture gave, all that the region's values depend on.
-    """
-    assert captured.program is not None
-    written = captured.program.values()
-    roots = [_root(n.name, written) for n in region.program.nodes]
-    own = frozenset(captured.made_by[r] for r in roots if r in captured.made_by)
-    where = error.where if isinstance(error, WeftError) and isinstance(error.where, Location) else None
-    named = frozenset(
-        captured.made_by[r] for r in roots if r in captured.made_by and getattr(written[r], "location", None) == where
-    )
-    left = {captured.made_by[n.name] for n in written.values() if isinstance(n, Opaque) and n.name in captured.made_by}
-    for found in (named if where is not None else own, own):
-        if found - left:
-            return found - left
-    waiting, seen = list(roots), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in written and name not in seen:
-            seen.add(name)
-            waiting += uses(written[name])
-    return frozenset(captured.made_by[n] for n in seen if n in captured.made_by) - left
-
-
-def lone_matmuls(captured: Captured, region: Region) -> frozenset[int]:
-    """Finds the ATen calls, by number, that the matmuls of `region` come from, if none of its matmuls reads another
-    one's result.
-
-    What a library does as well. A matmul of a matmul's result gains from the fusion that made the region.
-    """
-    assert captured.program is not None
-    written = captured.program.values()
-    made_of = set[str]()  # values that depend on a matmul of the region
-    matmuls: list[str] = []
-    for node in region.program.nodes:
-        depends = not made_of.isdisjoint(uses(node))
-        if isinstance(node, Contraction):
-            if depends:
-                return frozenset()
-            matmuls.append(_root(node.name, written))
-        if depends or isinstance(node, Contraction):
-            made_of.add(node.name)
-    return frozenset(captured.made_by[name] for name in matmuls if name in captured.made_by)
-
-
-def call_of(captured: Captured, name: str) -> int | None:
-    """Finds the number of the ATen call that `name`, a value of the program after the laws, is a part of; None: no call
-    is known.
-    """
-    assert captured.program is not None
-    return captured.made_by.get(_root(name, captured.program.values()))
-
-
-def _root(name: str, written: Mapping[str, Node]) -> str:
-    """Finds the value of the program as written that a law made `name` of: laws add a number to a name."""
-    while name not in written:
-        shorter = _SUFFIX.sub("", name)
-        if shorter == name:
-            return name
-        name = shorter
-    return name

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
@@ -174,15 +174,18 @@ class Toolchain(ABC):
         del ahead
         return None
 
-    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+    def begun_for(
+        self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]], varying: Collection[str]
+    ) -> Iterator[Callable[[], object]]:
         """Begins to build what other calls of kernels need than those that they were built for; yielded is what waits for it, to be
-        held until then.
+        held until then. What calls of other sizes need is begun too, and nobody waits for that.
 
         Args:
             specs: the launches, with the example of these calls.
             made: what was built of each.
+            varying: the spaces that later calls may have other sizes of, by name.
         """
-        del specs, made
+        del specs, made, varying
         yield from ()
 
     def recalled(self, key: str) -> Built | None:

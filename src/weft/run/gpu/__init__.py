@@ -12,7 +12,15 @@ from weft.lazy import export_lazily
 
 if TYPE_CHECKING:
     from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, begun, side_by_side, warm
-    from weft.run.gpu.build import GpuBinary, GpuSource, build_gpu, gpu_parts, recalled_gpu, restored_gpu
+    from weft.run.gpu.build import (
+        GpuBinary,
+        GpuSource,
+        build_gpu,
+        exact_binaries,
+        gpu_parts,
+        recalled_gpu,
+        restored_gpu,
+    )
     from weft.run.gpu.classes import KernelClass, class_of
     from weft.run.gpu.interpreted import is_asked_for as interpreter_is_asked_for
     from weft.run.gpu.signature import GpuSignature
@@ -29,6 +37,7 @@ __all__ = [
     "begun",
     "build_gpu",
     "class_of",
+    "exact_binaries",
     "gpu_parts",
     "interpreter_is_asked_for",
     "recalled_gpu",

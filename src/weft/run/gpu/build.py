@@ -7,7 +7,9 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
@@ -19,8 +21,8 @@ from weft.options import current
 from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
-from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble
-from weft.run.gpu.classes import KernelClass, class_of
+from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, begun
+from weft.run.gpu.classes import KernelClass, class_of, class_whatever
 from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.workers import WorkerError, triton_variables
@@ -30,6 +32,8 @@ from weft.target import Target
 
 _TEXT = "kernel.py"
 _MOST_FAILED = 256
+# Binaries of a kernel that differ in what is divisible alone: one that knows, and one for all others.
+_MOST_ALIKE = 2
 # Seconds after which the cache is asked again for a binary that others make.
 _LOOK_AGAIN = 0.25
 _FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kernel.amdgcn")}
@@ -37,6 +41,19 @@ _FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kerne
 _PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
 # Variables of Triton that change no binary.
 _HARMLESS = frozenset({"TRITON_INTERPRET", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_PRINT_AUTOTUNING"})
+
+
+_exactly: ContextVar[bool] = ContextVar("_exactly", default=False)
+
+
+@contextmanager
+def exact_binaries() -> Generator[None]:
+    """Has each call take the binary of its own class, compiled if need be: this process makes binaries for another one."""
+    token = _exactly.set(True)
+    try:
+        yield
+    finally:
+        _exactly.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,21 @@ class GpuBinary(Made[GpuSignature]):
         addresses = [*(starts or [0] * len(kernel.inputs)), *[0] * len(kernel.outputs)]
         return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
 
+    def begin_whatever(
+        self,
+        sizes: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+        varying: Collection[str],
+        *,
+        starts: Sequence[int] = (),
+    ) -> None:
+        """Begins to compile, in a thread, a binary for calls like these that have any sizes `varying`, as far as constants are
+        the same and strides follow from sizes (`class_whatever`). Raises as `class_for`.
+        """
+        kind = self.class_for(sizes, strides, starts=starts)
+        every = [s for each in strides for s in each]
+        self._classes.begin(class_whatever(kind, self.signature, every, sizes, varying))
+
     def assemble_for(
         self,
         sizes: Mapping[str, int],
@@ -131,6 +163,7 @@ class Classes:
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
         self._missed: dict[KernelClass, float] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
+        self._coming: dict[KernelClass, object] = {}  # what holds each is not done
         self._lock = threading.Lock()
 
     def met(self) -> tuple[Assembled, ...]:
@@ -168,9 +201,71 @@ class Classes:
 
     def serving(self, kind: KernelClass) -> Assembled:
         """Gets a binary that serves calls of `kind`: its own, or another one that was asked for before, else as `of`."""
-        met = self.met()
-        known = next((each for each in met if each.kind == kind), None)
-        return known or next((each for each in met if each.kind.serves(kind)), None) or self.of(kind)
+        return self._serving(kind) or self.of(kind)
+
+    def called(self, kind: KernelClass, better: Callable[[], None]) -> Assembled:
+        """Gets a binary for a call of `kind`, at once where there is one that serves it, or one is being made that will.
+
+        Its own is begun then, for later calls, unless there are two already that differ in what is divisible: a kernel gets no
+        more. Where none serves, one is made that serves the calls before it too, as far as they differ in that. Errors as `of`.
+
+        Args:
+            kind: of the call.
+            better: is called when its own binary is there, from another thread.
+        """
+        if _exactly.get():
+            return self.of(kind)
+        found = self._serving(kind)
+        if found is not None:
+            if found.kind != kind:
+                self._begin_own(kind, better)
+            return found
+        with self._lock:
+            coming = next((each for each in self._coming if each.serves(kind)), None)
+        for wider in (coming, self._shared(kind)):
+            if wider not in (None, kind):
+                with suppress(UnsupportedError, CompilerError):
+                    return self.of(wider)
+        return self.of(kind)
+
+    def begin(self, kind: KernelClass, then: Callable[[], None] | None = None) -> None:
+        """Begins to make the binary for `kind` in a thread, unless that was done or others make it; `then` is called after it."""
+        with self._lock:
+            if not self._compiles or kind in self._met or kind in self._coming or kind in self._failed:
+                return
+            self._coming[kind] = begun(functools.partial(self._made, kind, then))
+
+    def _made(self, kind: KernelClass, then: Callable[[], None] | None) -> None:
+        try:
+            self.of(kind)
+        finally:
+            with self._lock:
+                self._coming.pop(kind, None)
+        if then is not None:
+            then()
+
+    def _begin_own(self, kind: KernelClass, better: Callable[[], None]) -> None:
+        """Begins to make the binary for `kind`, which another one serves, unless there are enough that are like it."""
+        with self._lock:
+            like = sum(each.shared_with(kind) is not None for each in (*self._met, *self._coming))
+        if like < _MOST_ALIKE:
+            self.begin(kind, better)
+
+    def _serving(self, kind: KernelClass) -> Assembled | None:
+        """Returns a binary of this process that serves calls of `kind`, its own if that is there.
+
+        One that knows less of strides, whose reads are narrow, does not serve where nobody would make another.
+        """
+        met = {each.kind: each for each in self.met()}
+        serving = (m for k, m in met.items() if k.serves(kind) and (self._compiles or k.shared_with(kind) is not None))
+        return met.get(kind) or next(serving, None)
+
+    def _shared(self, kind: KernelClass) -> KernelClass:
+        """Returns the class that serves calls of `kind` and those of the binaries of this process that are like it."""
+        found = kind
+        for each in self.met() if self._compiles else ():
+            found = found.shared_with(each.kind) or found
+        return found
 
     def _demand_hope(self, kind: KernelClass, seconds: float) -> None:
         """Raises what Triton's refusal of `kind` was, unless it had less time then."""
@@ -352,5 +447,7 @@ def _launcher(
     if target.kind != "cuda":
         return refusing(target)
     if allocate is None:
-        return make_gpu_launcher(source.signature, classes.of)
-    return make_gpu_launcher(source.signature, classes.serving, lambda: replace(cuda(), allocate=allocate))
+        return make_gpu_launcher(source.signature, classes.called)
+    return make_gpu_launcher(
+        source.signature, lambda kind, _: classes.serving(kind), lambda: replace(cuda(), allocate=allocate)
+    )

@@ -1,15 +1,17 @@
 """The class of a call: what Triton compiles for, beside the text. One binary serves every call of a class.
 
-A class says of each pointer whether its address is divisible by 16 bytes, of each size and stride whether it is divisible by 16,
-and which strides are 1 (a constant then, so that reads of neighbours are wide); whether strides have 64 bits, in which kernels then
-compute offsets, or 32; and it has the constants' values. Sizes stay run-time arguments.
+A class says of each pointer whether its address is divisible by 16 bytes, of each size and stride whether it is divisible by 16;
+which strides are 1 (a constant then, so that reads of neighbours are wide); whether blocks are whole; whether strides have 64 bits,
+in which kernels then compute offsets, or 32; and it has the constants' values. Sizes stay run-time arguments. A binary of a class
+that knows less serves calls of one that knows more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from weft.emit.triton import WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu.signature import GpuSignature
 from weft.tensor.dtypes import DType
@@ -30,6 +32,10 @@ _POINTEES = {
 }
 
 
+_DIVISIBLE = 16
+"""By which Triton wants to know whether numbers are divisible."""
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """One argument of a kernel as Triton compiles for it.
@@ -38,30 +44,43 @@ class Argument:
         kind: "*fp32" and the like, "i32", "i64"; "constexpr" for one that is part of the binary.
         divisible: by 16.
         value: of a constant.
+        whole: whether that constant says that blocks are whole: 0 is right where they are, too.
     """
 
     kind: str
     divisible: bool = False
     value: int | None = None
+    whole: bool = False
 
     def __str__(self) -> str:
-        return f"={self.value}" if self.value is not None else f"{self.kind}{':16' if self.divisible else ''}"
+        sign = "~" if self.whole else "="
+        return f"{sign}{self.value}" if self.value is not None else f"{self.kind}{':16' if self.divisible else ''}"
 
     @staticmethod
     def parse(text: str) -> Argument:
         """Reads the argument that `str` wrote."""
-        if text.startswith("="):
-            return Argument("constexpr", value=int(text[1:]))
+        if text.startswith(("=", "~")):
+            return Argument("constexpr", value=int(text[1:]), whole=text[0] == "~")
         kind, _, divisible = text.partition(":")
         return Argument(kind, divisible == "16")
 
     def serves(self, other: Argument) -> bool:
         """Tells whether what is compiled for this argument is right for the `other` too: it knows less of it."""
         if self.value is not None:
-            return self == other
+            return self == other or (self.whole and other.whole and self.value == 0)
         wider = self.kind == other.kind or (self.kind == "i64" and other.kind == "i32")
-        divisible = other.divisible if other.value is None else other.value % 16 == 0
+        divisible = other.divisible if other.value is None else other.value % _DIVISIBLE == 0
         return (wider or other.value is not None) and (divisible or not self.divisible)
+
+    def shared_with(self, other: Argument) -> Argument | None:
+        """Returns what is true of this argument and of the `other`; None where they differ in more than numbers."""
+        if self.value is not None and other.value is not None:
+            return self if self.serves(other) else other if other.serves(self) else None
+        if self.value is not None or other.value is not None:
+            return None
+        if self.kind != other.kind and {self.kind, other.kind} != {"i32", "i64"}:
+            return None
+        return Argument(max(self.kind, other.kind), divisible=self.divisible and other.divisible)
 
     @property
     def bytes(self) -> int:
@@ -87,6 +106,16 @@ class KernelClass:
         """Tells whether a binary of this class is right for calls of the `other` too."""
         return all(own.serves(its) for own, its in zip(self.arguments, other.arguments, strict=True))
 
+    def shared_with(self, other: KernelClass) -> KernelClass | None:
+        """Returns the class whose binary serves calls of both classes and knows all that is true of both.
+
+        None where these differ in more than what is divisible, whether blocks are whole and how wide strides are: in other
+        constants, as which strides are 1.
+        """
+        found = [own.shared_with(its) for own, its in zip(self.arguments, other.arguments, strict=True)]
+        arguments = tuple(each for each in found if each is not None)
+        return KernelClass(arguments) if len(arguments) == len(found) else None
+
     @property
     def parameters(self) -> tuple[int, ...]:
         """The places of the arguments that the binary takes: all but constants."""
@@ -109,7 +138,8 @@ def class_of(
     """
     tensors = [*signature.kernel.inputs, *signature.kernel.outputs]
     pointers = [
-        Argument(_pointer(each.dtype), address % 16 == 0) for each, address in zip(tensors, addresses, strict=True)
+        Argument(_pointer(each.dtype), address % _DIVISIBLE == 0)
+        for each, address in zip(tensors, addresses, strict=True)
     ]
     numbers = [sizes[size.name] for size in signature.kernel.sizes]
     signature.demand_sizes(sizes)
@@ -118,10 +148,51 @@ def class_of(
     wide = signature.reaches_far(sizes, strides)
     return KernelClass((
         *pointers,
-        *(Argument("i32", n % 16 == 0) for n in numbers),
+        *(Argument("i32", n % _DIVISIBLE == 0) for n in numbers),
         *(_stride(stride, wide=wide) for stride in strides),
-        *(Argument("constexpr", value=value) for value in signature.constants_at(sizes)),
+        *(
+            Argument("constexpr", value=value, whole=isinstance(constant, WholeConstant))
+            for constant, value in zip(signature.constants, signature.constants_at(sizes), strict=True)
+        ),
     ))  # fmt: skip
+
+
+def class_whatever(
+    kind: KernelClass,
+    signature: GpuSignature,
+    strides: Sequence[int],
+    sizes: Mapping[str, int],
+    varying: Collection[str],
+) -> KernelClass:
+    """Returns the class that knows nothing of how long the spaces `varying` are, but their constants.
+
+    Args:
+        kind: of calls with `sizes` and `strides`, as `class_of` takes them.
+        signature: of the kernel.
+        strides, sizes: of these calls. A stride that is a multiple of the length of a dimension inside it is taken to be one
+            whatever that length is, as in a dense tensor.
+        varying: names of sizes.
+    """
+    kernel, arguments = signature.kernel, list(kind.arguments)
+    place = len(kernel.inputs) + len(kernel.outputs)
+    for number, size in enumerate(kernel.sizes, place):
+        if size.name in varying:
+            arguments[number] = replace(arguments[number], divisible=False)
+    place, given = place + len(kernel.sizes), iter(strides)
+    for shape in signature.shapes:
+        own = [next(given) for _ in shape]
+        inside = [(step, sizes[n]) for n, step in zip(shape, own, strict=True) if isinstance(n, str) and n in varying]
+        for number, stride in enumerate(own, place):
+            known = stride
+            for length in (length for step, length in inside if step < stride):
+                known = known // length if length and known % length == 0 else 1
+            if arguments[number].divisible and known % _DIVISIBLE:
+                arguments[number] = replace(arguments[number], divisible=False)
+        place += len(shape)
+    for number, constant in enumerate(signature.constants, place):
+        if constant.space in varying and arguments[number].whole:
+            arguments[number] = replace(arguments[number], value=0)
+    return KernelClass(tuple(arguments))
 
 
 def _pointer(dtype: DType) -> str:
@@ -133,4 +204,4 @@ def _pointer(dtype: DType) -> str:
 def _stride(stride: int, *, wide: bool) -> Argument:
     if stride == 1:
         return Argument("constexpr", value=1)
-    return Argument("i64" if wide else "i32", stride % 16 == 0)
+    return Argument("i64" if wide else "i32", stride % _DIVISIBLE == 0)

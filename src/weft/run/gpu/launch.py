@@ -32,6 +32,7 @@ from weft.run.gpu.signature import FAR, LONGEST, GpuSignature
 from weft.run.launch import Launcher, allocated, allocation, check, over_parameter, sizes_and_strides, tuple_of
 from weft.target import Target
 
+BinaryOf: TypeAlias = Callable[[KernelClass, Callable[[], None]], Assembled]
 LaunchArguments: TypeAlias = tuple[ctypes.Array[ctypes.c_uint64], int, int, int, int, int, int, int, "list[Any]"]
 """Ready to be started: the block of memory; addresses of its configuration, of the function and of the arguments' addresses; the
 words of the configuration that give block and shared memory; bytes of Triton's memory for each thread block; the thread blocks that
@@ -53,6 +54,7 @@ class Runtime:
         within: a context in which another GPU is the current one.
         allocate: makes a tensor on the current GPU of sizes, strides and an element type.
         start, load, retry: the driver's (`driver`).
+        capturing: whether calls are captured in a CUDA graph now, when nothing may be loaded.
     """
 
     current: Callable[[], int]
@@ -62,6 +64,7 @@ class Runtime:
     start: driver.StartFunction
     load: Callable[[Assembled, int], driver.LoadedBinary]
     retry: Callable[[int, int, int, int, int], None]
+    capturing: Callable[[], bool]
 
 
 def cuda() -> Runtime:
@@ -77,6 +80,7 @@ def cuda() -> Runtime:
         start=driver.start(),
         load=driver.load,
         retry=driver.retry,
+        capturing=torch.cuda.is_current_stream_capturing,
     )
 
 
@@ -90,14 +94,14 @@ def _allocated(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dt
 
 def make_gpu_launcher(
     signature: GpuSignature,
-    binary_of: Callable[[KernelClass], Assembled],
+    binary_of: BinaryOf,
     runtime: Callable[[], Runtime] = cuda,
 ) -> Launcher:
     """Makes a launcher for the kernel of `signature`. No GPU needs to be here before its first call.
 
     Args:
         signature: the kernel's interface.
-        binary_of: gives the binary for a class of calls; asked once for each class and GPU.
+        binary_of: gives the binary for a class of calls, and calls its second argument when it would give a better one.
         runtime: what to ask of PyTorch and of the driver; called with the first call.
 
     Raises:
@@ -118,6 +122,15 @@ def refusing(target: Target) -> Launcher:
     return launch
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A binary on a GPU: what makes calls of it, and those that are ready."""
+
+    binary: Assembled
+    make: Callable[[], LaunchArguments]
+    free: list[Any]
+
+
 @dataclass
 class _Kernel:
     """A kernel's launcher and what it has loaded.
@@ -128,15 +141,14 @@ class _Kernel:
     """
 
     signature: GpuSignature
-    binary_of: Callable[[KernelClass], Assembled]
+    binary_of: BinaryOf
     runtime: Callable[[], Runtime]
     scope: dict[str, Any] = field(default_factory=dict[str, Any])
     known: dict[Any, list[Any]] = field(default_factory=dict[Any, "list[Any]"])
     constants: dict[str, dict[int, tuple[int, ...]]] = field(default_factory=dict[str, dict[int, "tuple[int, ...]"]])
-    _loaded: dict[tuple[int, KernelClass], tuple[Callable[[], LaunchArguments], list[Any]]] = field(
-        default_factory=dict[tuple[int, KernelClass], "tuple[Callable[[], LaunchArguments], list[Any]]"]
-    )
+    _loaded: dict[tuple[int, KernelClass], _Loaded] = field(default_factory=dict[tuple[int, KernelClass], "_Loaded"])
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _heard: int = 0
 
     def launcher(self) -> Launcher:
         text = _Text(self.signature)
@@ -193,16 +205,33 @@ class _Kernel:
         """Returns a call that can be started, of a class not met before, or while other threads use all that there are."""
         sizes = self.signature.sizes_of(values)
         kind = class_of(self.signature, addresses, sizes, strides)
-        if (device, kind) not in self._loaded:
+        found, heard = self._loaded.get((device, kind)), self._heard
+        if found is None or (found.binary.kind != kind and not self.runtime().capturing()):
             with self._lock:
-                if (device, kind) not in self._loaded:  # whom this one waited for has not loaded it
-                    assembled = self.binary_of(kind)
-                    loaded = self.runtime().load(assembled, device)
-                    free: list[Any] = []
-                    self._loaded[device, kind] = (_maker(assembled, loaded, _arguments(self.signature), free), free)
-        make, free = self._loaded[device, kind]
-        self._remember(free, sizes, (device, *addresses, *values, *strides))
-        return make()
+                found = self._load(device, kind)
+        self._remember(found.free, sizes, (device, *addresses, *values, *strides))
+        if self._heard != heard:
+            self.known.clear()  # the better binary was there before this one was remembered
+        return found.make()
+
+    def _better(self) -> None:
+        """Hears, from any thread, that there is a better binary for a class of calls: the next ones ask."""
+        self._heard += 1
+        self.known.clear()
+
+    def _load(self, device: int, kind: KernelClass) -> _Loaded:
+        """Loads the binary for `kind`, unless that was done, be it by a thread that this one waited for."""
+        known = self._loaded.get((device, kind))
+        if known is not None and known.binary.kind == kind:
+            return known
+        binary = self.binary_of(kind, self._better)
+        found = self._loaded.get((device, binary.kind))
+        if found is None or found.binary.kind != binary.kind:
+            loaded = self.runtime().load(binary, device)
+            free: list[Any] = []
+            found = _Loaded(binary, _maker(binary, loaded, _arguments(self.signature), free), free)
+        self._loaded[device, binary.kind] = self._loaded[device, kind] = found
+        return found
 
     def _remember(self, free: list[Any], sizes: Mapping[str, int], numbers: Sequence[int]) -> None:
         """Remembers a call's binary, so that the next call like this one finds it by itself."""

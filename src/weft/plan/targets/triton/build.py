@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +131,14 @@ def assembled_for(
     """Gets the binary for calls with these sizes and inputs that lie so; raises as `GpuBinary.assemble_for`."""
     strides, starts = [each.strides for each in lying], [each.start for each in lying]
     return binary.assemble_for(sizes, strides, starts=starts, seconds=seconds)
+
+
+def begin_whatever(
+    binary: GpuBinary, sizes: Mapping[str, int], lying: Sequence[Lying], varying: Collection[str]
+) -> None:
+    """Begin to compile a binary for calls like these of any sizes `varying` (`GpuBinary.begin_whatever`)."""
+    strides, starts = [each.strides for each in lying], [each.start for each in lying]
+    binary.begin_whatever(sizes, strides, varying, starts=starts)
 
 
 def tf32_allowed() -> bool:

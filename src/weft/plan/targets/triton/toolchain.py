@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -90,11 +90,16 @@ class TritonGpu(Toolchain):
     def go_on(self, ahead: Sequence[object]) -> Leading | None:
         return own.go_on(ahead)
 
-    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+    def begun_for(
+        self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]], varying: Collection[str]
+    ) -> Iterator[Callable[[], object]]:
         kernels: Sequence[Any] = made
         for spec, binary in zip(specs, kernels, strict=True):
-            task = partial(own.assembled_for, binary, *own.called(binary, spec))
+            sizes, lying = own.called(binary, spec)
+            task = partial(own.assembled_for, binary, sizes, lying)
             yield partial(_held, gpu.begun(task), task)
+            if not sizes.keys().isdisjoint(varying):
+                own.begin_whatever(binary, sizes, lying, varying)
 
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel from the cache; of its binaries the first that a call needed is that of the example."""
