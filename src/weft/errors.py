@@ -247,6 +247,15 @@ class ArgumentError(WeftError, TypeError):
     advice = "see the function's documentation, for example help(weft.optimize)"
 
 
+class NoReportError(WeftError, AttributeError):
+    """What `weft.compile` returned is asked for the report that only a program of `weft.optimize` has."""
+
+    advice = (
+        'weft.optimize(f, inputs).explain() tells what is done for such inputs; or compile with log="debug" and call it once, '
+        "which writes the report of each graph on standard error"
+    )
+
+
 class FileError(WeftError, OSError):
     """A file cannot be read or written: it is a folder, permission is denied, or the disk is full. Also an OSError."""
 
