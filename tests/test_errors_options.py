@@ -69,6 +69,7 @@ def test_an_error_shows_what_it_carries() -> None:
         (errors.ShapeError, RuntimeError),
         (errors.UnknownOptionError, ValueError),
         (errors.JudgementError, AssertionError),
+        (errors.NoReportError, AttributeError),
     ],
 )
 def test_an_error_is_also_what_python_expects(kind: type, builtin: type) -> None:

@@ -54,6 +54,37 @@ def test_exports_are_what_the_source_says(package: str) -> None:
     )
 
 
+def test_what_is_listed_is_what_is_exported() -> None:
+    """For `dir`, what completes names at a prompt, `import *` and `help`, after submodules were imported too."""
+    program = """
+import pydoc
+import rlcompleter
+import weft
+import weft.block, weft.draw, weft.plan, weft.verify
+
+assert dir(weft) == sorted(weft.__all__), dir(weft)
+assert dir(weft.block) == sorted(weft.block.__all__), dir(weft.block)
+
+completer = rlcompleter.Completer({"weft": weft})
+found = set()
+while (name := completer.complete("weft.", len(found))) is not None:
+    found.add(name.partition(".")[2].rstrip("()"))
+assert found == {name for name in weft.__all__ if not name.startswith("_")}, found
+
+taken = {}
+exec("from weft import *", taken)
+assert taken.keys() - {"__builtins__"} == set(weft.__all__), taken.keys()
+
+text = pydoc.render_doc(weft, renderer=pydoc.plaintext)
+assert weft.__doc__.splitlines()[0].partition(": ")[2] in text
+for name in ("class Program", "class Verdict", "compile(model", "optimize(", "stats(", "PACKAGE CONTENTS"):
+    assert name in text, name
+for name in ("TYPE_CHECKING", "import_module", "uncollected"):
+    assert name not in text, name
+"""
+    _in_a_new_process(program)
+
+
 def test_a_submodule_never_hides_the_export_of_its_name() -> None:
     """Many functions are called like the file that they are in, which may be imported before or after them."""
     namesakes = [

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Frames of these packages are never "the user's line".
-_INTERNAL = ("weft", "torch", "click", "contextlib", "dataclasses", "functools", "importlib")
+_INTERNAL = ("weft", "torch", "click", "contextlib", "dataclasses", "functools", "importlib", "threading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class WeftError(Exception):
 
     def __str__(self) -> str:
         where = [f"  where: {self.where}"] if self.where is not None else []
-        return "\n".join([self.what, *where, *self._details(), f"  what to do: {self.todo}"])
+        return "\n".join([self.what, *where, *self.details(), f"  what to do: {self.todo}"])
 
-    def _details(self) -> list[str]:
+    def details(self) -> list[str]:
         """List lines that a subclass adds between the place and the advice."""
         return []
 
@@ -124,7 +124,7 @@ class CompilerError(WeftError):
         self.output = output
         self.kernel = kernel
 
-    def _details(self) -> list[str]:
+    def details(self) -> list[str]:
         command = [f"  command: {self.command}"] if self.command else []
         return command + [f"  | {line}" for line in self.output.splitlines()]
 
@@ -146,7 +146,7 @@ class DefectError(WeftError):
         super().__init__(what, where=where, todo=todo)
         self.reproducer = reproducer
 
-    def _details(self) -> list[str]:
+    def details(self) -> list[str]:
         return [f"  reproducer: {self.reproducer}"] if self.reproducer else []
 
 
@@ -206,7 +206,7 @@ class InvalidProgramError(WeftError):
         self.node = node
         self.condition = condition
 
-    def _details(self) -> list[str]:
+    def details(self) -> list[str]:
         parts = (("node", self.node), ("violated", self.condition))
         return [f"  {name}: {text}" for name, text in parts if text]
 
@@ -245,6 +245,15 @@ class ArgumentError(WeftError, TypeError):
     """An argument of one of weft's functions is of the wrong kind: a number for a function, a dict for inputs."""
 
     advice = "see the function's documentation, for example help(weft.optimize)"
+
+
+class NoReportError(WeftError, AttributeError):
+    """What `weft.compile` returned is asked for the report that only a program of `weft.optimize` has."""
+
+    advice = (
+        'weft.optimize(f, inputs).explain() tells what is done for such inputs; or compile with log="debug" and call it once, '
+        "which writes the report of each graph on standard error"
+    )
 
 
 class FileError(WeftError, OSError):

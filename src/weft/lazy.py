@@ -32,7 +32,8 @@ class _LazyPackage(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__dict__.get("__all__", ())})
+        """List the exports alone: what the package imports for itself, and its submodules, are not for its users."""
+        return sorted(self.__dict__.get("__all__", ()))
 
 
 def export_lazily(package: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import shutil
 import warnings
@@ -20,6 +21,7 @@ from weft.errors import (
     FileError,
     LeftToPyTorchWarning,
     MissingFileError,
+    NoReportError,
     ShapeError,
     TargetError,
     UnimplementedError,
@@ -361,6 +363,31 @@ def test_empty_tensors_give_what_eager_gives(shape, how):
         found = (weft.optimize(relu_linear, given) if how == "optimize" else weft.compile(relu_linear))(*given)
     assert found.shape == wanted.shape
     assert torch.equal(found, wanted)
+
+
+def test_what_is_compiled_at_its_calls_says_where_reports_are() -> None:
+    module: Any = weft.compile(torch.nn.ReLU())
+    compiled: tuple[Any, ...] = (weft.compile(torch.relu), module, copy.deepcopy(module))
+    for asked in compiled:
+        for _ in range(2):  # before a call, and after one
+            with pytest.raises(NoReportError, match=r"has no explain\(\)") as caught:
+                asked.explain(chip="H100 SXM")
+            assert "weft.optimize(f, inputs).explain()" in str(caught.value)
+            assert HERE in str(caught.value)
+            asked(torch.ones(2))
+
+
+def test_an_explain_of_the_users_own_is_theirs() -> None:
+    class Model(torch.nn.ReLU):
+        def explain(self) -> str:
+            return "a model"
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    vars(function)["explain"] = lambda: "a function"
+    compiled: tuple[Any, ...] = (weft.compile(Model()), weft.compile(function))
+    assert [each.explain() for each in compiled] == ["a model", "a function"]
 
 
 def test_gradients_run_in_pytorch_and_say_so():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 
 import pytest
@@ -437,6 +438,21 @@ def test_log_says_what_was_compiled(capfd):
     with weft.options(log="info"):
         weft.optimize(relu_linear, inputs())
     assert "weft: compiled weft_" in capfd.readouterr().err
+
+
+def test_log_counts_what_has_one_name(capfd):
+    """Layers that are alike have one kernel, and one reason why PyTorch runs a part of each."""
+
+    def layers(x):
+        for _ in range(3):
+            x = torch.softmax(torch.sort(x, 0).values, -1)
+        return x
+
+    with weft.options(log="info", measure="auto"), torch.no_grad():
+        weft.compile(layers)(torch.randn(24, 24))
+    compiled, timed, *_ = (line for line in capfd.readouterr().err.splitlines() if line.startswith("weft: "))
+    assert re.fullmatch(r"weft: compiled weft_\w+( \(cached\))? x 3; left to PyTorch: aten\.sort: .* x 3", compiled)
+    assert re.match(r"weft: weft_\w+ x 3: ", timed)
 
 
 def test_a_wrong_law_is_refuted_before_it_runs(monkeypatch):

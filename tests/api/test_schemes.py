@@ -98,6 +98,37 @@ def test_a_function_of_two_graphs_takes_two_schemes() -> None:
         weft.optimize(parted, (x,), scheme=one)
 
 
+def sized(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ w, -1) * x.shape[0]
+
+
+def test_the_error_at_a_second_shape_prints_the_scheme_of_its_graph() -> None:
+    """The first graph holds the number of rows, and the second one does not: another program."""
+    given = {rows: (torch.randn(rows, 8), torch.randn(8, 8)) for rows in (5, 6, 7)}
+    first = weft.optimize(sized, given[5]).scheme
+    torch.compiler.reset()
+    compiled = torch.compile(sized, backend="weft", options={"scheme": first, "measure": "never"})
+    compiled(*given[5])
+    before = weft.stats()
+    with pytest.raises(BackendCompilerFailed) as caught:
+        compiled(*given[6])
+    assert weft.stats().compiles == before.compiles
+    assert "WEFT_LOG=debug, for torch.compile and weft.compile too" in str(caught.value)
+    (second,) = re.findall(r'for this one weft chooses "(\S+)"', str(caught.value))
+    assert second.partition("@")[2] != first.partition("@")[2]
+    torch.compiler.reset()
+    compiled = torch.compile(sized, backend="weft", options={"scheme": f"{first} {second}", "measure": "never"})
+    with not_chosen():
+        for each in given.values():
+            torch.testing.assert_close(compiled(*each), sized(*each), atol=1e-4, rtol=1e-4)
+
+
+def test_where_weft_can_choose_no_scheme_the_error_prints_none() -> None:
+    refusing = mock.patch.object(regions.Regions, "scheme_of", side_effect=UnsupportedError("none"))
+    with refusing, pytest.raises(SchemeError, match="with spaces between them; without the option"):
+        weft.optimize(layer, inputs(), scheme="0x0@123456")
+
+
 def test_calls_that_a_scheme_leaves_to_pytorch_are_left() -> None:
     """Call 0 of the graph is the matmul with w."""
     with not_chosen():

@@ -44,6 +44,29 @@ def test_a_transformer_block_has_no_fallbacks(together):
     assert "views that PyTorch makes, without a copy" not in dict(program.explain().sections)
 
 
+def split_keys(x, w, k, v):
+    """Heads of keys and values, which are views of arguments, are on regions of their own, without kernels."""
+    q, k, v = (each.view(2, 16, 4, 16).transpose(1, 2) for each in (x @ w, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 16, 64)
+
+
+def test_a_report_counts_no_regions_that_are_only_views():
+    program = weft.optimize(
+        split_keys, (*(torch.randn(shape) for shape in ((2, 16, 64), (64, 64))), *torch.randn(2, 2, 16, 64))
+    )
+    assert [len(region.kernels) for region in program.plans[0].regions].count(0) > 0
+    sections = dict(program.explain().sections)
+    assert sections["summary"].startswith("2 kernels for 2 regions on ")
+    named = [line for line in sections["summary"].splitlines() if line.startswith("region ")]
+    assert [line.partition(" (")[0] for line in named] == ["region 1", "region 2"]
+    assert all(line.partition("): ")[2] for line in named)
+    assert "candidates of region 2" in sections
+    assert "candidates of region 3" not in sections
+    views = [line for line in sections["fusion scheme"].splitlines() if "(k_0)" in line or "(v_0)" in line]
+    assert len(views) == 2
+    assert all(line.endswith("which is not launched: a view of memory that is there") for line in views)
+
+
 def turned(x):
     return torch.exp(x.reshape(-1))
 

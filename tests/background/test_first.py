@@ -11,7 +11,7 @@ import torch
 
 import weft
 from weft.api.background import asked, serving
-from weft.api.background.messages import GraphRequest, Reply
+from weft.api.background.messages import GraphRequest, Reply, RequestFailure
 from weft.api.background.requests import QUEUE, Pending
 from weft.cost.machine import Processor
 from weft.plan import Measured, Trial
@@ -146,7 +146,7 @@ def test_where_nobody_can_time_it_a_call_does(requests, monkeypatch) -> None:
     assert not timed
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is lost but the time
-        answered(requests[0], None, failure="the process that compiles ended")
+        answered(requests[0], None, failure=RequestFailure("the process that compiles ended"))
         assert torch.equal(compiled(q, k), scaled(q, k))
     assert timed == [1]
 

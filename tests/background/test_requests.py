@@ -13,7 +13,7 @@ import pytest
 
 from testkit.processes.running import ran
 from weft.api.background import process, requests
-from weft.api.background.messages import Reply
+from weft.api.background.messages import Reply, RequestFailure
 from weft.api.background.process import Process
 from weft.api.background.requests import Pending, Requests
 
@@ -111,7 +111,7 @@ def test_a_process_that_cannot_be_started_is_said(monkeypatch) -> None:
             raise ValueError("embedded null byte")
 
     monkeypatch.setattr(requests, "Process", Failing)
-    said: list[str | None] = []
+    said: list[RequestFailure | None] = []
 
     def installed(reply: Reply) -> bool:
         said.append(reply.failure)
@@ -120,12 +120,12 @@ def test_a_process_that_cannot_be_started_is_said(monkeypatch) -> None:
     queue, one = Requests(), pending(1, installed)
     queue.put(one)
     assert one.done.wait(SECONDS)
-    assert said == ["the process that compiles cannot be started"]
+    assert said == [RequestFailure("the process that compiles cannot be started")]
 
 
 def test_a_process_that_has_taken_much_memory_is_replaced_without_loss(processes, monkeypatch) -> None:
     monkeypatch.setattr(Answering, "reply", Reply(is_last=True))
-    queue, said = Requests(), list[str | None]()
+    queue, said = Requests(), list[RequestFailure | None]()
 
     def installed(reply: Reply) -> bool:
         said.append(reply.failure)
@@ -157,7 +157,7 @@ def test_where_no_thread_can_be_started_a_request_fails_at_once(processes, monke
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    queue, said = Requests(), list[str | None]()
+    queue, said = Requests(), list[RequestFailure | None]()
 
     def installed(reply: Reply) -> bool:
         said.append(reply.failure)
@@ -169,7 +169,7 @@ def test_where_no_thread_can_be_started_a_request_fails_at_once(processes, monke
         queue.start()
         queue.put(one)
     assert one.done.is_set()
-    assert said == ["can't start new thread"]
+    assert said == [RequestFailure("can't start new thread")]
     two = pending(2)
     queue.put(two)
     assert two.done.wait(SECONDS)

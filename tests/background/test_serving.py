@@ -16,13 +16,13 @@ from torch import fx, nn
 import weft
 from testkit.processes.running import ran
 from weft.api import backend
-from weft.api.background import serving
+from weft.api.background import server, serving
 from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import TensorForm
-from weft.api.background.messages import GraphRequest, Reply
+from weft.api.background.messages import GraphRequest, Reply, RequestFailure
 from weft.api.background.requests import QUEUE, Pending
 from weft.api.background.serving import DeferredGraph
-from weft.errors import LeftToPyTorchWarning
+from weft.errors import CompilerError, LeftToPyTorchWarning, Location, UnsupportedError
 
 SECONDS = 300.0
 
@@ -183,6 +183,59 @@ def test_an_operation_that_only_this_process_knows_stays_with_pytorch() -> None:
     assert counted(before)["failed"] == counted(before)["asked"] == 1
 
 
+NOWHERE = Location("<string>", 1)
+"""Where an error is that the other process raises, which was started with `python -c`, if it is about no line of the user's."""
+FAILURES = [
+    (
+        ValueError("no such thing"),
+        r"ValueError: no such thing",
+        "test_serving.py",
+        "nothing: PyTorch runs it, and the next",
+    ),
+    (
+        UnsupportedError("too much", where=NOWHERE),
+        "UnsupportedError: too much",
+        "test_serving.py",
+        "nothing: PyTorch runs it, and",
+    ),
+    (
+        UnsupportedError("it", where=Location("a.py", 7, "y = x")),
+        "UnsupportedError: it",
+        "a.py:7: y = x",
+        "nothing: PyTorch runs it,",
+    ),
+    (
+        CompilerError("no", command="g++", output="a", where=NOWHERE),
+        r"no\n  command: g\+\+\n  \| a",
+        "test_serving.py",
+        "install a C",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "what", "where", "todo"), FAILURES)
+def test_a_failure_is_said_with_one_place_and_one_advice(
+    monkeypatch, error: Exception, what: str, where: str, todo: str
+) -> None:
+    def fail(*_args: Any, **_more: Any) -> None:
+        raise error
+
+    put: list[Pending] = []
+    monkeypatch.setattr(QUEUE, "put", put.append)
+    monkeypatch.setattr(server, "compile_graph", fail)
+    compiled, x = background(lambda x: torch.softmax(x, -1)), torch.randn(3, 4)
+    compiled(x)
+    assert not put[0].install(server.Server().answer(put[0].request()))
+    with pytest.warns(LeftToPyTorchWarning, match=f"compiling in the background failed: .*{what}") as said:
+        compiled(x)
+    (text,) = (str(each.message) for each in said)
+    first, place, advice = text.partition("\n  where: ")[0], *text.split("\n")[-2:]
+    assert first + "\n" + place + "\n" + advice == text
+    assert place.startswith("  where: ")
+    assert where in place
+    assert advice.startswith(f"  what to do: {todo}")
+
+
 def test_ready_gives_up_after_its_timeout() -> None:
     compiled = background(lambda x: torch.softmax(x + 5, -1))
     compiled(torch.randn(3, 4))
@@ -287,11 +340,11 @@ def test_binaries_of_a_class_are_asked_for_once(monkeypatch) -> None:
 def test_another_process_is_sent_the_graph_whose_binaries_lack(monkeypatch) -> None:
     graph, put = deferred(monkeypatch)
     graph.ask_for_binaries((torch.ones(3),), "a kernel, odd sizes")
-    assert not put[0].install(Reply(failure="the process that compiled this graph is gone"))
+    assert not put[0].install(Reply(failure=RequestFailure("the process that compiled this graph is gone")))
     anew = put[1].request()
     assert isinstance(anew, GraphRequest)
     assert (anew.graph, anew.number) == (b"a graph", graph.number)
-    assert not put[1].install(Reply(failure="again"))
+    assert not put[1].install(Reply(failure=RequestFailure("again")))
     assert len(put) == 2
 
 

@@ -25,7 +25,7 @@ from weft.errors import ArgumentError, CacheFolderError, LeftToPyTorchWarning, U
 from weft.options import current
 from weft.options import options as in_force
 from weft.phases import phase
-from weft.plan import Plan, Runner, changing_sizes, faster, home, warn
+from weft.plan import Plan, Runner, changing_sizes, counted, faster, home, warn
 from weft.plan.targets import toolchain
 from weft.run import stats
 from weft.stack import roomy
@@ -201,8 +201,8 @@ def _log(made: Plan) -> None:
     level = current().log
     if level == "none":
         return
-    names = ", ".join(f"{k.name}{' (cached)' if k.from_cache else ''}" for k in made.kernels) or "nothing"
-    left = "; ".join(map(str, made.fallbacks)) or "nothing"
+    names = ", ".join(counted(f"{k.name}{' (cached)' if k.from_cache else ''}" for k in made.kernels)) or "nothing"
+    left = "; ".join(counted(map(str, made.fallbacks))) or "nothing"
     sys.stderr.write(f"weft: compiled {names}; left to PyTorch: {left}\n")
     if level == "debug":
         from weft.api.report import report  # what draws, which else only `explain` needs

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Never, ParamSpec, TypeVar, cast, overload
 
 import torch
 from torch._dynamo import config
@@ -28,6 +28,7 @@ from weft.api.tracing import traced_for
 from weft.errors import (
     LeftToPyTorchWarning,
     Location,
+    NoReportError,
     ShapeError,
     UnimplementedError,
     UnknownOptionError,
@@ -171,10 +172,26 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         object.__setattr__(inner, "__class__", CompiledModule)
         inner.forward = direct_or(translating(inner.forward, cast("torch.nn.Module", model)), model, watched)
         keep_asked(inner.forward, watched.asked)
+        _say_where_reports_are(inner)
         return inner
     made = functools.wraps(model)(direct_or(translating(inner, model), model, watched))
     keep_asked(made, watched.asked)
+    _say_where_reports_are(made)
     return made
+
+
+def _say_where_reports_are(made: Callable[..., Any]) -> None:
+    """Give `made`, a function or module, an `explain` that raises NoReportError, unless it has one of the user's."""
+    if not hasattr(made, "explain"):
+        vars(made)["explain"] = explain
+
+
+def explain(*args: Any, **kwargs: Any) -> Never:
+    """Raise NoReportError, in place of saying that a function has no such attribute."""
+    del args, kwargs
+    raise NoReportError(
+        "what weft.compile returns has no explain(): each call decides what is compiled, by its arguments"
+    )
 
 
 def _say_left(error: UnsupportedError) -> None:
@@ -191,6 +208,7 @@ class CompiledModule(OptimizedModule):
     def _initialize(self) -> None:
         super()._initialize()
         self.forward = translating(self.forward, self._orig_mod)
+        _say_where_reports_are(self)
 
 
 def dynamo_compile(model: Callable[..., Any], with_backend: Callable[..., Any]) -> Callable[..., Any]:

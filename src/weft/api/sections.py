@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from weft.api.left_out import left_out
-from weft.api.summary import scheme_lines, summary, written_lines
+from weft.api.summary import computing, scheme_lines, summary, written_lines
 from weft.block.listing import listing
 from weft.block.program import BlockProgram
 from weft.cascade import chains, formulas
@@ -48,8 +48,9 @@ def sections(plan: Plan, chip: Chip | None = None) -> Iterator[Section]:
     if plan.program is not None:
         yield _listed("after the laws on tensor programs", str(plan.program))
         yield _listed("sizes", _sizes(plan.program))
-    for number, region in enumerate(plan.regions, 1):
-        of = f" of region {number}" if len(plan.regions) > 1 else ""
+    regions = computing(plan)
+    for number, region in enumerate(regions, 1):
+        of = f" of region {number}" if len(regions) > 1 else ""
         yield from (replace(each, title=each.title + of) for each in _region(region, of, chip))
     if plan.program is not None and plan.captured.writes:
         text = "\n".join(described(plan.captured, plan.program, plan.in_place))
@@ -72,7 +73,7 @@ def _roofline(plan: Plan) -> str:
     machine = toolchain(target).machine(torch.get_num_threads())
     points = [
         RooflinePoint(f"region {i}: {k.name}, predicted", c.flops, c.bytes_read + c.bytes_written, c.predicted_seconds)
-        for i, region in enumerate(plan.regions, 1)
+        for i, region in enumerate(computing(plan), 1)
         for k, c in ((k, k.cost) for k in region.kernels)
     ]
     measured = measured_before(plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from weft.errors import Location
 from weft.plan import CompiledRegion, Plan, measured_before
+from weft.plan.execute.steps import RegionStep
 from weft.plan.partition.schemes import Scheme, decode, operators, told
 from weft.tensor.program import Opaque
 
@@ -14,16 +15,21 @@ _MOST = 6
 """Regions, and fallbacks, that a summary names one by one."""
 
 
+def computing(plan: Plan) -> list[CompiledRegion]:
+    """Return the regions that have kernels, which a report numbers from 1; the others are only views of memory that is there."""
+    return [region for region in plan.regions if region.kernels]
+
+
 def summary(plan: Plan) -> Iterator[str]:
     """Yield about ten lines on `plan`."""
-    count = len(plan.kernels)
-    regions = f" for {len(plan.regions)} regions" if len(plan.regions) > 1 else ""
+    count, found = len(plan.kernels), computing(plan)
+    regions = f" for {len(found)} regions" if len(found) > 1 else ""
     target = f" on {plan.kernels[0].target}" if plan.kernels else ""
     yield f"{count} {'kernel' if count == 1 else 'kernels'}{regions}{target}; {_left(plan)}"
-    for number, region in enumerate(plan.regions[:_MOST], 1):
+    for number, region in enumerate(found[:_MOST], 1):
         yield from _region(number, region)
-    if len(plan.regions) > _MOST:
-        yield f"and {len(plan.regions) - _MOST} more regions"
+    if len(found) > _MOST:
+        yield f"and {len(found) - _MOST} more regions"
     if count:
         predicted = sum(k.cost.predicted_seconds for k in plan.kernels)
         moved = sum(k.cost.bytes_read + k.cost.bytes_written for k in plan.kernels)
@@ -73,7 +79,7 @@ def _locations(region: CompiledRegion) -> Iterator[Location]:
 def written_lines(plan: Plan) -> list[str]:
     """List the user's lines in order, each with the regions that compute something of it."""
     found: dict[Location, list[int]] = {}
-    for number, region in enumerate(plan.regions, 1):
+    for number, region in enumerate(computing(plan), 1):
         for place in _locations(region):
             numbers = found.setdefault(place, [])
             if number not in numbers:
@@ -92,6 +98,8 @@ def scheme_lines(plan: Plan) -> list[str]:
     row = operators(plan.program)
     scheme = Scheme.read(plan.scheme)
     count = len(row)
+    idle = [step for step in plan.steps if isinstance(step, RegionStep) and not step.region.kernels]
+    views = {name for step in idle for _, name in step.writes}
     found = [
         f'{plan.scheme}: the option scheme="{plan.scheme}" gives the same kernels again, and weft does not choose between others',
         "operators in order; where one kernel ends and the next begins, the first bit changes",
@@ -101,6 +109,8 @@ def scheme_lines(plan: Plan) -> list[str]:
         where = "made by each kernel that reads it" if kernel is None else f"kernel {kernel + 1}"
         if any(isinstance(node, Opaque) for node in row[place]):
             where = "PyTorch"
+        elif any(node.name in views for node in row[place]):
+            where = f"{where}, which is not launched: a view of memory that is there"
         found.append(f"{bits}  {told(row, place)}: {where}")
     if scheme.left:
         found.append(f"calls of the graph that are left to PyTorch, by number: {', '.join(map(str, scheme.left))}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.plan.targets.candidates import Example
     from weft.plan.targets.compiled import CompiledRegion, Considered
     from weft.plan.targets.home import gpu_of, home, of_device
-    from weft.plan.targets.kernel import Kernel
+    from weft.plan.targets.kernel import Kernel, counted
 
 __all__ = [
     "CompiledRegion",
@@ -38,6 +38,7 @@ __all__ = [
     "backend_is_forced",
     "changing_sizes",
     "compile_region",
+    "counted",
     "default_stance",
     "described",
     "faster",

@@ -97,7 +97,9 @@ def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runn
     try:
         sent, forms = packed_graph(gm), forms_of(arguments)
     except Exception as error:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
-        what = f"this graph cannot be compiled in the background: {type(error).__name__}: {error}"
+        from weft.api.background.messages import RequestFailure
+
+        what = f"this graph cannot be compiled in the background: {RequestFailure.of(error).what}"
         warn("this graph", CompilerError(what, todo='nothing: PyTorch runs it; or compile it with compile="blocking"'))
         return eager
     return _deferred(gm, eager, sent, forms)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from weft.api.background.ambience import Ambience
 from weft.capture import ArgumentPlace, RuntimeNumber
+from weft.errors import Location, UnsupportedError, WeftError
 from weft.plan.measure.measured import Choice
 from weft.run.stats import Counter, Stats
 
@@ -57,6 +58,30 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """Why a request came to nothing.
+
+    Attributes:
+        what: in words, with the compiler's output where there is some.
+        where: the user's line that it is about; None where it is about none, or that is not known.
+        todo: what to do; empty where there is nothing better to say than that PyTorch runs the graph.
+    """
+
+    what: str
+    where: Location | str | None = None
+    todo: str = ""
+
+    @staticmethod
+    def of(error: Exception) -> RequestFailure:
+        """Describe an error that was raised in the background, where none of the user's code is on the stack."""
+        if not isinstance(error, WeftError):
+            return RequestFailure(f"{type(error).__name__}: {error}")
+        what = "\n".join([f"{type(error).__name__}: {error.what}", *error.details()])
+        where = None if isinstance(error.where, Location) and not error.where.code else error.where  # of `python -c`
+        return RequestFailure(what, where, "" if error.todo == UnsupportedError.advice else error.todo)
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """What became of a request.
 
@@ -82,7 +107,7 @@ class Reply:
     known: tuple[int, tuple[ArgumentPlace, ...]] | None = None
     conditions: tuple[RuntimeNumber, ...] = ()
     built: bool = True
-    failure: str | None = None
+    failure: RequestFailure | None = None
     said: tuple[Said, ...] = ()
     counted: Mapping[Counter, int] = field(default_factory=dict[Counter, int])
     entries: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft.api.background.messages import Reply, Request
+from weft.api.background.messages import Reply, Request, RequestFailure
 from weft.api.background.process import GoneError, Process
 from weft.run import stats
 
@@ -79,7 +79,7 @@ class Requests:
                 self._bytes += pending.size
                 self._condition.notify_all()
         if refused is not None:
-            self._finish(pending, Reply(failure=refused))
+            self._finish(pending, Reply(failure=RequestFailure(refused)))
 
     def pending(self) -> list[Pending]:
         """List what is not answered yet."""
@@ -147,11 +147,11 @@ class Requests:
             try:
                 answer = self._asked(pending)
             except GoneError as error:
-                answer = Reply(failure=f"the process that compiles {error}")
+                answer = Reply(failure=RequestFailure(f"the process that compiles {error}"))
                 self._deaths += not self._closed
                 self._end_process()
             except Exception as error:  # noqa: BLE001 - whatever cannot be sent stays with PyTorch, and it is said
-                answer = Reply(failure=f"{type(error).__name__}: {error}")
+                answer = Reply(failure=RequestFailure.of(error))
         with self._working:  # until it has taken effect it is pending
             self._finish(pending, answer)
             with self._condition:
@@ -175,7 +175,7 @@ class Requests:
             try:
                 serves = pending.install(answer)
             except Exception as error:  # noqa: BLE001 - a library that cannot be loaded, an operation that is not known here
-                serves = pending.install(Reply(failure=f"{type(error).__name__}: {error}"))
+                serves = pending.install(Reply(failure=RequestFailure.of(error)))
             stats.count("served" if serves else "failed")
             pending.done.set()
 

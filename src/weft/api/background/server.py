@@ -24,7 +24,7 @@ import torch
 
 from weft.api.backend import compile_graph, in_pytorch, keep_plan, planned_before
 from weft.api.background.graphs import Received, TensorForm, tensors_of, unpacked_graph
-from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, Said, difference
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply, Request, RequestFailure, Said, difference
 from weft.api.background.plans import packed_plan
 from weft.api.kept_plans import KeptGraph
 from weft.api.known import remember, served
@@ -188,7 +188,7 @@ class Server:
                         case ClassRequest():
                             answer = self._measured(request)
             except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch runs there, and it is said there
-                failure, lost = f"{type(error).__name__}: {error}", _has_lost_the_gpu(error)
+                failure, lost = RequestFailure.of(error), _has_lost_the_gpu(error)
         if failure is not None and _CUDA.is_initialized():
             gc.collect()  # what failed was held by the frames of its error
             _CUDA.empty_cache()

@@ -21,12 +21,12 @@ from torch import fx
 
 from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import TensorForm, forms_of
-from weft.api.background.messages import ClassRequest, GraphRequest, Reply
+from weft.api.background.messages import ClassRequest, GraphRequest, Reply, RequestFailure
 from weft.api.background.plans import unpacked_plan
 from weft.api.background.requests import QUEUE, Pending
 from weft.api.known import called_with
 from weft.capture import RuntimeNumber
-from weft.errors import CacheFolderError, CompilerError, WeftError
+from weft.errors import CacheFolderError, CompilerError, UnsupportedError, WeftError
 from weft.options import again
 from weft.plan import Plan, Runner, may_compile, nearest, warn
 from weft.run import stats
@@ -253,8 +253,8 @@ def _numbers_alive() -> frozenset[int]:
     return frozenset(_alive)
 
 
-def _error(failure: str) -> WeftError:
-    return CompilerError(
-        f"compiling in the background failed: {failure}",
-        todo='nothing: PyTorch runs it, and the next process compiles it; or set compile="blocking" to see what fails',
-    )
+def _error(failure: RequestFailure) -> WeftError:
+    """Make the error to warn of: of the line that the failure is about, or else of the machine, which is said once."""
+    kind = CompilerError if failure.where is None else UnsupportedError
+    todo = 'nothing: PyTorch runs it, and the next process compiles it; or set compile="blocking" to see what fails'
+    return kind(f"compiling in the background failed: {failure.what}", where=failure.where, todo=failure.todo or todo)

@@ -66,10 +66,13 @@ def plan(
     if target is None:
         toolchain(place).demand_running()
     target = target or place
-    captured, scheme = as_asked(captured, target)
-    known = Regions({}, target, gpu_of(arguments) if target == place else None, scheme=scheme)
-    times = LibraryTimes(captured.recording, known.device)
+    device = gpu_of(arguments) if target == place else None
+    times = LibraryTimes(captured.recording, device)
     with shown():
+        chooses = Regions({}, target, device, builds=False)
+        own = functools.partial(_own_scheme, captured, arguments, chooses, times, tried=tried)
+        captured, scheme = as_asked(captured, target, own)
+        known = Regions({}, target, device, scheme=scheme)
         while True:
             made = _attempt(captured, arguments, eager, known, times, tried=tried)
             if isinstance(made, Plan):
@@ -158,6 +161,21 @@ def _attempt(
     captured = replace(captured, leaving=None, recording=None)  # they hold the whole recording
     rest = tuple(regions), captured.fallbacks, run, with_library, in_place, tuple(steps), len(arguments)
     return Plan(captured, program, *rest, trace=tuple(trace), scheme=scheme)
+
+
+def _own_scheme(
+    captured: Captured, arguments: Sequence[Any], known: Regions, times: LibraryTimes, *, tried: bool
+) -> str:
+    """Choose the scheme that a plan without the option has, if all of its kernels can be built; arguments as of `_attempt`."""
+    while True:
+        assert captured.program is not None
+        made = after_laws(captured, known.target)
+        _begin(known, captured, made.program, _inputs(captured, made.program, arguments))
+        calls = left_at_once(captured, made.program, len(arguments), known, times) if tried else None
+        if not calls:
+            return known.scheme_of(made.program, known.stages(captured.program, made), captured.left)
+        assert captured.leaving is not None
+        captured = captured.leaving(calls)
 
 
 def _begin(known: Regions, captured: Captured, program: TensorProgram, inputs: Mapping[str, torch.Tensor]) -> None:

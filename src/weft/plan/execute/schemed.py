@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weft.capture import Captured
 from weft.errors import SchemeError
 from weft.options import current
@@ -12,12 +14,13 @@ from weft.target import Target
 _ASKED = "the fusion scheme leaves it to PyTorch"
 
 
-def as_asked(captured: Captured, target: Target) -> tuple[Captured, Scheme | None]:
+def as_asked(captured: Captured, target: Target, own: Callable[[], str]) -> tuple[Captured, Scheme | None]:
     """Find the scheme for a graph among those that the option `scheme` gives.
 
     Args:
         captured: the graph, which has a program.
         target: of its kernels.
+        own: chooses a scheme for the graph; asked only where none is for it, to tell the user.
 
     Returns:
         The graph captured again without the calls that the scheme leaves to PyTorch, and the scheme: the first that was printed for
@@ -38,8 +41,16 @@ def as_asked(captured: Captured, target: Target) -> tuple[Captured, Scheme | Non
         f'the fusion scheme "{asked}" is not for this graph, which has {len(operators(program))} operators, '
         f"calls 0 to {max(captured.made_by.values(), default=0)} and the tag {tag_of(program)}",
         where=next((place for n in program.nodes if (place := getattr(n, "location", None)) is not None), None),
-        todo=f"give one scheme for each graph of the function, with spaces between them; {SHOWN}",
+        todo=f"give one scheme for each graph of the function, with spaces between them{_suggested(own)}; {SHOWN}",
     )
+
+
+def _suggested(own: Callable[[], str]) -> str:
+    """Say which scheme weft chooses for the graph; nothing where it cannot choose, which is no news to who asks for another one."""
+    try:
+        return f': for this one weft chooses "{own()}"'
+    except Exception:  # noqa: BLE001 - whatever it is, the user's scheme is what is wrong
+        return ""
 
 
 def _leaving(captured: Captured, scheme: Scheme) -> Captured | None:

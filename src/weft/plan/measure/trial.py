@@ -33,6 +33,7 @@ from weft.plan.measure.stance import may_compile, nearest
 from weft.plan.targets import toolchain
 from weft.plan.targets.graphs import capturing
 from weft.plan.targets.home import gpu_of
+from weft.plan.targets.kernel import counted
 from weft.run import stats
 from weft.run.cache import CacheFolder
 from weft.run.forked import threads_are_gone
@@ -135,7 +136,7 @@ class Trial:
                 with suppress(OSError):  # no room anywhere: measured again in the next process
                     folder.store(key, {}, measured.written(), parts=parts)
         if current().log != "none":
-            sys.stderr.write(f"weft: {', '.join(k.name for k in self.plan.kernels)}: {measured}\n")
+            sys.stderr.write(f"weft: {', '.join(counted(k.name for k in self.plan.kernels))}: {measured}\n")
         run = self.named(measured.chosen, arguments)
         return Winner(run, next((each.results for each in made if each.run is run and each.is_going), None))
 

@@ -31,7 +31,10 @@ Operator: TypeAlias = tuple[Node, ...]
 
 _TAG = 6
 _ALONE = "put it in a kernel by itself"
-SHOWN = "explain() of the graph compiled without a scheme prints one that fits, and numbers its operators"
+SHOWN = (
+    "without the option, explain() of a program of weft.optimize prints one that fits, and numbers the operators; so does "
+    "WEFT_LOG=debug, for torch.compile and weft.compile too"
+)
 
 
 @dataclass(frozen=True, slots=True)

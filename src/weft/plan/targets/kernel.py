@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from weft.verify import Verdict
 
 NOT_JUDGED = "not judged"
+
+
+def counted(texts: Iterable[str]) -> list[str]:
+    """Write each of `texts` once, in order, with how often it is there: `weft_m_0 x 5`."""
+    return [f"{text} x {times}" if times > 1 else text for text, times in Counter(texts).items()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
