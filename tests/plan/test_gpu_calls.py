@@ -212,7 +212,7 @@ def test_what_a_tuning_chose_is_compiled_ahead_for_another_class_of_calls(
 def test_binaries_for_any_length_are_compiled_ahead_where_lengths_change(machine: Machine, tmp_path: Any) -> None:
     """A graph with a symbol for a length: all later lengths of its magnitude run with two binaries of a kernel at most."""
     x, w, v = drawn(4096, 48), drawn(48, 80), drawn(80, 48)
-    torch._dynamo.mark_dynamic(x, 0)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    torch._dynamo.mark_dynamic(x, 0)
     with weft.options(cache_dir=str(tmp_path), judge="off", effort="quick", defects="raise"):
         program = weft.optimize(two_layers, (x, w, v), target="cuda:90")
         [plan] = program.plans
@@ -222,13 +222,14 @@ def test_binaries_for_any_length_are_compiled_ahead_where_lengths_change(machine
         for length in (4097, 4112, 4100, 4098, 4096):
             plan.run(length, drawn(length, 48), w, v)
     assert len(machine.compiled) == before
-    assert {len(kernel.made.assembled) for kernel in program.kernels} == {2}
+    made: list[Any] = [kernel.made for kernel in program.kernels]
+    assert {len(each.assembled) for each in made} == {2}
 
 
 def idle() -> None:
     """Wait until nothing is compiled ahead any more."""
     ahead = sys.modules["weft.run.gpu.assemble"]
-    while ahead._ahead.threads:  # pyright: ignore[reportPrivateUsage]
+    while ahead._ahead.threads:
         time.sleep(0.01)
 
 

@@ -200,6 +200,35 @@ def test_the_library_is_timed_on_operands_that_lie_as_the_example_s_do(monkeypat
     assert LibraryTimes(other.recording, torch.device("cpu"), measures=False).of(call) is None
 
 
+def test_the_library_is_timed_at_the_example_where_sizes_change(monkeypatch) -> None:
+    """A product of a cache that grows by a row is as fast as the same one in a graph for this length alone."""
+    monkeypatch.setattr(library_times, "_seconds", {})
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    shapes: list[list[torch.Size]] = []
+
+    def run(call, recording, device):
+        generator = torch.Generator(device)
+        shapes.append([_lying_as(recording.fakes[slot.index], device, generator).shape for slot in call.reads()])
+        return 1.0
+
+    def scores(q, k):
+        return torch.relu(q @ k.T)
+
+    found: list[float | None] = []
+    for dynamic, measures in ((True, True), (False, False)):
+        q, k = torch.empty(8, 6), torch.empty(33, 6)
+        if dynamic:
+            torch._dynamo.mark_dynamic(k, 0)
+        _, graph = captured(scores, [q, k], dynamic=None)
+        assert any(number.symbols for number in graph.sizes.values()) is dynamic
+        (call,) = {graph.made_by[n.name] for n in graph.program.nodes if isinstance(n, Contraction)}
+        times = LibraryTimes(graph.recording, torch.device("cpu"), measures=measures)
+        monkeypatch.setattr(times, "_measured", run)
+        found.append(times.of(call))
+    assert found == [1.0, 1.0]
+    assert shapes == [[(8, 6), (6, 33)]]
+
+
 def test_the_library_is_not_timed_where_integers_say_what_is_multiplied(monkeypatch) -> None:
     """Gives no seconds: of groups that all end at row 0 no row is multiplied. The call is a candidate all the same."""
 

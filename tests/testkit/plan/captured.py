@@ -17,8 +17,10 @@ class _Seen(Exception):
     """The graph was captured; it need not run."""
 
 
-def captured(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[TensorProgram, Any]:
-    """The program of `function` after the laws, and what was captured."""
+def captured(
+    function: Callable[..., object], inputs: Sequence[torch.Tensor], *, dynamic: bool | None = False
+) -> tuple[TensorProgram, Any]:
+    """The program of `function` after the laws, and what was captured; `dynamic` as of `torch.compile`."""
     collector = Collector()
 
     def only_captured(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
@@ -31,7 +33,7 @@ def captured(function: Callable[..., object], inputs: Sequence[torch.Tensor]) ->
 
     torch.compiler.reset()
     with torch.no_grad(), pytest.raises(_Seen):
-        torch.compile(function, backend=only_captured, dynamic=False)(*inputs)
+        torch.compile(function, backend=only_captured, dynamic=dynamic)(*inputs)
     program = collector.only.program
     assert program is not None
     return normalize(program), collector.only

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture.describe import alive
 from weft.capture.recording import Call, Recording, Slot
+from weft.capture.sizes import in_example, known
 from weft.phases import phase
 from weft.plan.targets.graphs import GraphTimer, cache_filler
 from weft.run.gpu.alone import alone_on
@@ -63,9 +64,10 @@ class LibraryTimes:
 
     @phase("library")
     def of(self, number: int) -> float | None:
-        """Returns the median seconds of a call; None where they are not known: without a GPU, for sizes that change from call
-        to call, where operands say which rows are multiplied by what, or where memory does not suffice for others beside
-        the user's.
+        """Returns the median seconds of a call, at the example where sizes change from call to call, as kernels are timed.
+
+        None where they are not known: without a GPU, for sizes that the content of tensors decides, where operands say which rows
+        are multiplied by what, or where memory does not suffice for others beside the user's.
         """
         if self.recording is None or self.device is None:
             return None
@@ -87,20 +89,19 @@ class LibraryTimes:
         return seconds
 
     def _key(self, call: Call, recording: Recording) -> Hashable | None:
-        """Returns all that the seconds of `call` depend on; None where that is not fixed."""
+        """Returns all that the seconds of `call` depend on, at the example; None where sizes are not known there."""
         leaves, _ = _TREE.tree_flatten((call.args, call.kwargs))
         found: list[Hashable] = [str(call.target)]
         for leaf in leaves:
             if isinstance(leaf, Slot):
                 fake = recording.fakes[leaf.index]
-                numbers: tuple[object, ...] = (*fake.shape, *fake.stride())
-                says_which = fake.dtype in (
-                    torch.int32,
-                    torch.int64,
-                )  # the ends of groups: of zeros no row would be multiplied
-                if says_which or any(isinstance(n, torch.SymInt) for n in numbers):
+                numbers: tuple[Any, ...] = (*fake.shape, *fake.stride())
+                # Integers say which rows: of zeros, as the ends of groups, none would be multiplied.
+                if fake.dtype in (torch.int32, torch.int64) or not all(map(known, numbers)):
                     return None
-                found.append((numbers, fake.dtype))
+                found.append((tuple(map(in_example, numbers)), fake.dtype))
+            elif isinstance(leaf, torch.SymInt) and known(leaf):
+                found.append(str(in_example(leaf)))
             elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
                 return None
             else:
@@ -114,6 +115,8 @@ class LibraryTimes:
         def made(leaf: Any) -> Any:
             if isinstance(leaf, Slot):
                 return _lying_as(recording.fakes[leaf.index], device, generator)
+            if isinstance(leaf, torch.SymInt):
+                return in_example(leaf)
             return device if isinstance(leaf, torch.device) else leaf
 
         args, kwargs = _TREE.tree_map(made, (call.args, call.kwargs))
@@ -126,9 +129,10 @@ class LibraryTimes:
 
 
 def _lying_as(fake: torch.Tensor, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """Makes a tensor that lies in memory as `fake` would, with random elements where these are floating-point numbers."""
-    room = 1 + sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True) if n > 1)
+    """Makes a tensor that lies in memory as `fake` would in the example, random where its elements are floating-point numbers."""
+    shape, strides = [in_example(n) for n in fake.shape], [in_example(n) for n in fake.stride()]
+    room = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 1)
     memory = torch.zeros(room, dtype=fake.dtype, device=device)
     if memory.dtype.is_floating_point:
         memory.normal_(generator=generator)
-    return memory.as_strided(fake.shape, fake.stride())
+    return memory.as_strided(shape, strides)
