@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch._dynamo import config
 
-from weft.api.compile import dynamo_compile
+from weft.api.compiled import dynamo_compile
 from weft.api.optimize import own_code
 from weft.capture import Captured, FromProgram, capture, without_units
 from weft.lab.examples import EXAMPLES, ExampleFunction, Sizes

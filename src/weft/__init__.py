@@ -14,7 +14,6 @@ from weft.options import options
 
 with uncollected():
     import_module("weft.run.cache")  # which makes its entries a kind of PyTorch's cache artifacts
-    import_module("torch._dynamo")  # now: two threads that import it at the same time, at their first calls, fail
 
 if TYPE_CHECKING:
     from weft.api import (

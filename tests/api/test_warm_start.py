@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
+import weft
 from weft.api.kept_plans import FORMS
 from weft.capture import operation
 from weft.plan.targets.packed import packed
@@ -86,3 +89,66 @@ def test_reading_a_plan_registers_wefts_own_operation(tmp_path: Path) -> None:
     """A call that checks indices may stay PyTorch's; nothing that captures graphs, where it is made, is imported."""
     data = packed(operation("weft::in_range"), FORMS)
     assert _printed(_READ.format(data=data), tmp_path) == "weft::in_range\n"
+
+
+_LOADED = """
+import sys
+
+import torch
+import weft
+
+imported = [name for name in sys.modules if name.startswith("torch._dynamo")]
+program = weft.load(sys.argv[1])
+x = torch.linspace(-2.0, 2.0, 48).view(4, 12)
+torch.testing.assert_close(program(x), torch.softmax(x, -1) * 2)
+print(len(imported), len([name for name in sys.modules if name.startswith("torch._dynamo")]))
+"""
+
+
+def test_a_saved_program_runs_without_pytorch_s_tracer(tmp_path: Path) -> None:
+    """Nor does `import weft` import it, which takes as long as PyTorch itself."""
+    path = weft.optimize(lambda x: torch.softmax(x, -1) * 2, torch.randn(4, 12)).save(tmp_path / "program.weft")
+    done = subprocess.run([sys.executable, "-c", _LOADED, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "0"]
+
+
+_AT_ONCE = """
+import threading
+
+import torch
+import weft
+
+x = torch.randn(8, 16)
+barrier, found = threading.Barrier(3), []
+
+
+def work(made):
+    barrier.wait()
+    try:
+        found.append(made())
+    except Exception as error:
+        found.append(error)
+
+
+makers = (
+    lambda: weft.compile(lambda x: torch.softmax(x, -1))(x),
+    lambda: weft.optimize(lambda x: torch.relu(x).sum(-1), x)(x),
+    lambda: weft.equivalent(torch.relu, lambda x: x.clamp(min=0), (x,)),
+)
+threads = [threading.Thread(target=work, args=(made,)) for made in makers]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print([type(each).__name__ for each in found if isinstance(each, Exception)], len(found))
+"""
+
+
+def test_threads_may_import_the_tracer_at_the_same_time(tmp_path: Path) -> None:
+    """Its own imports are circular: two threads that import it by themselves fail."""
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_ONCE], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.split() == ["[]", "3"], done.stderr

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from weft.api.background import asked, serving
+from weft.api.background import graphs, serving
 from weft.api.background.messages import GraphRequest, Reply, RequestFailure
 from weft.api.background.requests import QUEUE, Pending
 from weft.cost.machine import Processor
@@ -156,7 +156,7 @@ def test_a_graph_that_cannot_be_sent_is_timed_at_the_call(requests, monkeypatch)
         raise TypeError("no")
 
     timed: list[Trial] = []
-    monkeypatch.setattr(asked, "packed_graph", refuse)
+    monkeypatch.setattr(graphs, "packed_graph", refuse)
     monkeypatch.setattr(Trial, "choose", lambda self, _: timed.append(self) or Winner(self.plan.run))
     compiled = weft.compile(scaled, compile="first", measure="auto")
     compiled(*operands())

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor  # no public name
-from torch._dynamo.symbolic_convert import InstructionTranslator  # no public name
-from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting  # no public names
 from torch.utils import _pytree as pytree  # no public name
 
 from weft.capture import carries_derivative
@@ -171,13 +169,6 @@ def _leaf(value: Any) -> TensorLeaf | Plain | None:
         tensor = cast("torch.Tensor", value)
         return TensorLeaf.of(tensor) if _is_memory(tensor) else None
     return Plain(value) if type(value) in _PLAIN else None
-
-
-def changes_objects() -> bool:
-    """Tell whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
-    effects: Any = cast("Any", InstructionTranslator.current_tx()).output.side_effects
-    kinds = (AttributeMutationExisting, ValueMutationExisting)
-    return any(isinstance(v.mutation_type, kinds) and effects.is_modified(v) for v in effects.id_to_variable.values())
 
 
 def learned(

@@ -10,7 +10,6 @@ from types import CellType, FunctionType
 from typing import Any
 
 import torch
-from torch._dynamo.source import TensorPropertySource  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
 from weft import verify
@@ -22,6 +21,7 @@ from weft.capture import every_node
 from weft.errors import UnsupportedError, named
 from weft.plan import default_stance
 from weft.tensor.program import Input, TensorProgram
+from weft.tracer import TensorPropertySource
 from weft.verify.seeds import Numbers, Tensors
 from weft.verify.separate import Apart, Search, Side
 from weft.verify.written import as_written, finest, what_differs

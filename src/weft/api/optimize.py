@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.backend import compile_graph, in_pytorch, replayed
-from weft.api.calling import changes_objects, learned
-from weft.api.compile import dynamo_compile, eagerly, translating, without_log_inside
+from weft.api.calling import learned
+from weft.api.compiled import dynamo_compile, eagerly, translating, without_log_inside
 from weft.api.given import callable_of, demand_fits, inputs_of
 from weft.api.net import defect, safe, say
 from weft.api.program import Program, Saved
 from weft.api.recompiles import OWN
 from weft.api.targets import elsewhere, target_for
+from weft.api.tracing import changes_objects
 from weft.capture import FromSizes
 from weft.defects import noticed
 from weft.errors import Location, ProgramFileError, UnsupportedError, WeftError, named
@@ -27,6 +26,7 @@ from weft.options import options as in_force
 from weft.plan import Plan, Runner, default_stance, home, warn
 from weft.plan.targets import toolchain
 from weft.target import Target
+from weft.tracer import TorchDynamoException, config
 
 Inputs = Sequence[Any] | torch.Tensor
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import torch
 
 from weft.api.calling import Calling
 from weft.api.files import path_of
-from weft.api.report import Report, report
 from weft.api.save import read, save
 from weft.api.targets import chip_for
 from weft.capture import Fallback
 from weft.cost.chip import Chip
 from weft.errors import ProgramFileError, named
-from weft.pipeline import replayed
 from weft.plan import Kernel, Plan
 from weft.tensor.passes import Change
+
+if TYPE_CHECKING:
+    from weft.api.report import Report
 
 Saved: TypeAlias = tuple[Calling, tuple[torch.Tensor, ...]]
 """How the first plan of a program is called, and the tensors it holds."""
@@ -121,6 +122,8 @@ class Program:
     @property
     def trace(self) -> Trace:
         """Every rewrite: rule, place, program before and after."""
+        from weft.pipeline import replayed  # what a program that is only run has no use for
+
         return Trace(c for p in self.plans if p.trace for c in replayed(p.captured.program, p.trace))
 
     @property
@@ -139,6 +142,8 @@ class Program:
             TargetError: weft knows no chip of that name.
             ArgumentError: `chip` is neither a name nor a chip.
         """
+        from weft.api.report import report  # which draws
+
         return report(self.plans, chip_for(chip))
 
 

@@ -11,11 +11,10 @@ from types import CodeType
 from typing import Any, cast
 
 import torch
-from torch._dynamo.symbolic_convert import InstructionTranslator  # no public name
-from torch._dynamo.utils import guard_failures  # no public name
 
 from weft.errors import Location
 from weft.options import current
+from weft.tracer import InstructionTranslator, guard_failures
 
 OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Where files lie that are none of the user's."""

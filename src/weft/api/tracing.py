@@ -23,12 +23,18 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
-from torch._dynamo import config
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.variables import builder
 from torch._guards import TracingContext
+
+from weft.tracer import (
+    AttributeMutationExisting,
+    GlobalStateSource,
+    GuardBuilder,
+    InstructionTranslator,
+    OutputGraph,
+    ValueMutationExisting,
+    builder,
+    config,
+)
 
 _KNOWN = (2, 11), (2, 13)
 """The first and the last version of PyTorch whose `OutputGraph.create_proxy` was read and tested (`tests/api/test_numbers.py`)."""
@@ -143,3 +149,10 @@ def _allow_recurrent() -> None:
 
 _keep_numbers()
 _allow_recurrent()
+
+
+def changes_objects() -> bool:
+    """Tell whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
+    effects: Any = cast("Any", InstructionTranslator.current_tx()).output.side_effects
+    kinds = (AttributeMutationExisting, ValueMutationExisting)
+    return any(isinstance(v.mutation_type, kinds) and effects.is_modified(v) for v in effects.id_to_variable.values())

@@ -8,11 +8,9 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, cast
 
 import torch
-from torch._dynamo import config as dynamo_config  # no public name
-from torch._dynamo.utils import counters  # no public name
 from torch.utils import _pytree as pytree  # no public name
 
-from weft.api.compile import dynamo_compile, translating
+from weft.api.compiled import dynamo_compile, translating
 from weft.api.optimize import own_code
 from weft.capture import Captured, FromProgram, capture, every_node
 from weft.capture.arguments import dtype_of
@@ -23,6 +21,8 @@ from weft.tensor.axes import Axis, Space
 from weft.tensor.laws import remove_dead
 from weft.tensor.program import Input, Iota, Opaque, TensorProgram
 from weft.tensor.rename import with_values
+from weft.tracer import config as dynamo_config
+from weft.tracer import counters
 from weft.verify.inputs import literals
 from weft.verify.moves import Calls, refuse_unless_moves
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import fx
 
-from weft.api.background.graphs import forms_of, packed_graph
 from weft.api.given import callable_of
 from weft.api.recompiles import say_what_is_fixed
 from weft.api.tracing import guard_forward_derivatives
@@ -77,7 +76,7 @@ def timed_in_background(
         if known is not None and not known.is_to_be_repeated:
             return compiled
     try:
-        sent, forms = packed_graph(gm), forms_of(arguments)
+        sent, forms = _packed(gm, arguments)
     except Exception:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
         return compiled
     return _deferred(gm, eager, sent, forms, made, compiled)
@@ -95,7 +94,7 @@ def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runn
     guard_forward_derivatives()
     CacheFolder()
     try:
-        sent, forms = packed_graph(gm), forms_of(arguments)
+        sent, forms = _packed(gm, arguments)
     except Exception as error:  # noqa: BLE001 - PyTorch's pickler raises errors of many kinds
         from weft.api.background.messages import RequestFailure
 
@@ -103,6 +102,13 @@ def ask_for(gm: fx.GraphModule, arguments: Sequence[Any], eager: Runner) -> Runn
         warn("this graph", CompilerError(what, todo='nothing: PyTorch runs it; or compile it with compile="blocking"'))
         return eager
     return _deferred(gm, eager, sent, forms)
+
+
+def _packed(gm: fx.GraphModule, arguments: Sequence[Any]) -> tuple[bytes, tuple[Any, ...]]:
+    """Write a graph and what its arguments look like; what does it is imported here."""
+    from weft.api.background.graphs import forms_of, packed_graph
+
+    return packed_graph(gm), forms_of(arguments)
 
 
 def _deferred(
@@ -118,13 +124,6 @@ def _deferred(
     from weft.api.background.serving import DeferredGraph
 
     return DeferredGraph(gm, eager, sent, forms, Ambience.here(), changing_sizes(gm), made, compiled)
-
-
-def start() -> None:
-    """Start the process that compiles, where it will be needed soon."""
-    from weft.api.background.requests import QUEUE
-
-    QUEUE.start()
 
 
 @named("weft.ready")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from weft.api.background.ambience import Ambience
-from weft.capture import ArgumentPlace, RuntimeNumber
 from weft.errors import Location, UnsupportedError, WeftError
-from weft.plan.measure.measured import Choice
 from weft.run.stats import Counter, Stats
+
+if TYPE_CHECKING:
+    from weft.api.background.ambience import Ambience
+    from weft.capture import ArgumentPlace, RuntimeNumber
+    from weft.plan.measure.measured import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ from weft.plan.targets import toolchain
 from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
-from weft.run.gpu import exact_binaries
 
 _CUDA: Any = torch.cuda  # not fully known to type checkers
 _LENGTH = 8
@@ -142,7 +141,9 @@ def _on_gpu(forms: Sequence[Any]) -> Generator[None]:
     if device is None:
         yield
         return
-    with _CUDA.device(device):
+    from weft.run.gpu import exact_binaries  # where there is no GPU, none of it is imported
+
+    with exact_binaries(), _CUDA.device(device):
         free, total = _CUDA.mem_get_info()
         _CUDA.set_per_process_memory_fraction((_CUDA.memory_reserved() + free // 2) / total)
         try:
@@ -178,7 +179,7 @@ class Server:
         """Reply a request; whatever fails is said in the answer."""
         before, used = stats.snapshot(), len(artifacts.recorded())
         failure, answer, lost = None, Reply(), False
-        with request.ambience.in_force(), exact_binaries(), warnings.catch_warnings(record=True) as said:
+        with request.ambience.in_force(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
                 with _on_gpu(request.arguments):

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch._dynamo import eval_frame  # no public name
+
+from weft.tracer import eval_frame
 
 T = TypeVar("T")
 
