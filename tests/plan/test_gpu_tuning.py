@@ -367,6 +367,24 @@ def test_the_second_round_changes_warps_or_stages_before_both(
     assert tried == [(4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
 
 
+def test_warps_and_stages_that_are_predicted_to_be_far_off_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+) -> None:
+    """Few warps have no registers for large blocks, which also takes the compiler long."""
+
+    def candidate(warps: int, stages: int, times: float) -> Candidate:
+        chosen = selection.chosen
+        cost = replace(chosen.cost, predicted_seconds=times * 1e-6)
+        return replace(chosen, schedule=replace(chosen.schedule, warps=warps, stages=stages), cost=cost)
+
+    searching(monkeypatch, programs=4, closely=1)
+    others = candidate(8, 3, 1.0), candidate(8, 2, 1.9), candidate(4, 4, 2.1), candidate(4, 3, 3.0)
+    timed: list[Candidate] = []
+    given = replace(selection, chosen=candidate(8, 4, 1.05), others=others)
+    tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0, timed))
+    assert [(each.schedule.warps, each.schedule.stages) for each in timed] == [(8, 4), (8, 3), (8, 2)]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_quick_tuning_compiles_fourteen_binaries_at_most(
     monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, *, fails: bool
