@@ -1,16 +1,20 @@
 """What weft takes of PyTorch's tracer, Dynamo: no public names but `config`, from one place.
 
-It is imported with this module, once: two threads that import it at the same time fail, since its own imports are circular. It
-takes as long as PyTorch itself, so that only what traces imports this module: not `import weft`, and not a program that was saved.
+It is imported with this module, once: two threads that import it at the same time fail, since its own imports are circular. What
+`torch.compile` imports first is first here too: a thread there waits then, or this one does. It takes as long as PyTorch itself, so
+that only what traces imports this module: not `import weft`, and not a program that was saved.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 
 from weft.garbage import uncollected
 
 with uncollected():
+    with suppress(ImportError):
+        import_module("torch._inductor.compiler_bisector")
     import_module("torch._dynamo")
 
 from torch._dynamo import config, eval_frame

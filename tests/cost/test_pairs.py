@@ -103,10 +103,7 @@ def test_binaries_are_loaded_for_the_calls_that_they_were_compiled_for(archive: 
 
         return make_gpu_launcher(kernel.signature, only, lambda: runtime)
 
-    never = lambda: False  # noqa: E731
-    runtime = Runtime(
-        lambda: 0, lambda _: 0, contextlib.nullcontext, allocate, lambda *_: 0, load, lambda *_: None, never
-    )
+    runtime = Runtime(lambda: 0, lambda _: 0, contextlib.nullcontext, allocate, lambda *_: 0, load, lambda *_: None)
     session.inputs = {name: value.as_subclass(OnGpu) for name, value in session.inputs.items()}
     for pair in archive.pairs:
         (result,) = session.run([(launch, launcher(launch.kernel)) for launch in pair.launches], pair.results)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,7 +39,7 @@ from weft.run.gpu import (
     workers,
 )
 from weft.run.gpu.build import Classes, gpu_parts
-from weft.run.gpu.classes import class_whatever
+from weft.run.gpu.classes import following
 from weft.target import CPU, Target
 
 pytest.importorskip("triton", reason="Triton is not installed: it is in the extras dev and gpu")
@@ -242,70 +244,132 @@ def classes(folder: CacheFolder, **how: Any) -> Classes:
     return Classes(SOURCE, H100, folder, **how)
 
 
-def test_a_call_takes_a_binary_that_serves_it_while_its_own_is_made(
+def changing(found: Classes, m: int = 33, n: int = 50) -> Classes:
+    """Tells that M and N change, by a call."""
+    places = following(TWICE, {"M": m, "N": n}, [n, 1, 1], {"M", "N"})
+    found.begin_any_length(kind_of(m, n), places)
+    return found
+
+
+def test_a_call_takes_the_binary_for_any_length_while_its_own_is_made(
     folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     triton, found, better = Compiler(monkeypatch), classes(folder), threading.Event()
     first = found.called(kind_of(33, 50), better.set)
-    assert found.called(kind_of(64, 48), better.set) is first
-    assert found.called(kind_of(64, 48), better.set) is first
+    changing(found)
+    for _ in range(2):
+        assert found.called(kind_of(64, 48), better.set) is first
     assert not better.is_set()
     triton.go.set()
     assert better.wait(10)
     assert found.called(kind_of(64, 48), better.set).kind == kind_of(64, 48)
-    assert found.called(kind_of(33, 50), better.set) is first
-    assert found.called(kind_of(64, 50), better.set) is first, "two are enough"
-    assert found.called(kind_of(33, 48), better.set) is first
+    for m, n in ((33, 50), (64, 50), (33, 48)):
+        assert found.called(kind_of(m, n), better.set) is first
     assert triton.kinds == ["i32 i32 i32", "i32:16 i32:16 i32:16"]
 
 
-def test_what_serves_no_call_yet_is_compiled_for_the_calls_before_too(
+def test_kernels_whose_lengths_do_not_change_have_each_binary(
     folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     triton, found = Compiler(monkeypatch), classes(folder)
-    for m, n in ((64, 50), (33, 48), (33, 50), (64, 48), (7, 40)):
-        assert found.called(kind_of(m, n), never_better).kind.serves(kind_of(m, n))
-    assert triton.kinds[:2] == ["i32:16 i32 i32", "i32 i32 i32"]
-    assert set(triton.kinds[2:]) <= {"i32:16 i32:16 i32:16"}
+    for m, n, start in ((33, 50, 4), (64, 50, 0), (64, 48, 0)):
+        kind = kind_of(m, n, start)
+        assert found.called(kind, never_better).kind == kind
+    assert len(triton.kinds) == 3
 
 
-def test_a_call_waits_for_the_binary_for_all_lengths_that_is_being_made(
+def test_addresses_and_blocks_that_were_not_met_have_a_binary_for_any_length(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton, found = Compiler(monkeypatch), classes(folder)
+    triton.go.set()
+    found.called(kind_of(64, 48), never_better)
+    changing(found, 64, 48)
+    for kind in (kind_of(64, 50, start=4), kind_of(64, 100), kind_of(33, 96)):
+        made = found.called(kind, never_better)
+        assert made.kind.serves(kind)
+        assert numbers_of(made.kind) == "i32 i32 i32"
+    found.settle()
+    assert set(triton.kinds) == {"i32:16 i32:16 i32:16", "i32 i32 i32"}
+    assert len(found.met()) == 4
+
+
+def test_a_call_waits_for_the_binary_for_any_length_that_is_being_made(
     folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     triton, found = Compiler(monkeypatch), classes(folder)
     found.called(kind_of(64, 48), never_better)
-    found.begin(class_whatever(kind_of(64, 48), TWICE, [48, 1, 1], {"M": 64, "N": 48}, {"M", "N"}))
+    changing(found, 64, 48)
     threading.Timer(0.1, triton.go.set).start()
     assert found.called(kind_of(64, 50), never_better).kind == kind_of(33, 50)
     assert triton.kinds == ["i32:16 i32:16 i32:16", "i32 i32 i32"]
 
 
-def test_where_the_wider_binary_is_refused_a_call_gets_its_own(
+def test_where_the_binary_for_any_length_is_refused_a_call_gets_its_own(
     folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     triton, found = Compiler(monkeypatch), classes(folder)
-    found.called(kind_of(64, 50), never_better)
+    triton.go.set()
     triton.refused = "i32 i32 i32"
-    assert found.called(kind_of(33, 48), never_better).kind == kind_of(33, 48)
+    changing(found)
+    for m, n in ((33, 48), (64, 48)):
+        assert found.called(kind_of(m, n), never_better).kind == kind_of(m, n)
+
+
+def test_what_is_begun_can_be_waited_for(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton, found, better = Compiler(monkeypatch), classes(folder), threading.Event()
+    triton.go.set()
+    changing(found)
+    found.called(kind_of(64, 48), better.set)
+    found.settle()
+    assert better.wait(10)
+    assert {numbers_of(each.kind) for each in found.met()} == {"i32 i32 i32", "i32:16 i32:16 i32:16"}
 
 
 def test_who_compiles_for_others_makes_each_binary(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     triton, found = Compiler(monkeypatch), classes(folder)
     with exact_binaries():
+        changing(found)
         for m, n in ((33, 50), (64, 50), (64, 48)):
             assert found.called(kind_of(m, n), never_better).kind == kind_of(m, n)
     assert len(triton.kinds) == 3
 
 
-def test_who_compiles_nothing_takes_what_serves(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    triton = Compiler(monkeypatch)
+def test_who_compiles_nothing_asks_for_each_binary(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in PyTorch until others have made it: a binary that knows less would be kept for good."""
+    Compiler(monkeypatch)
     own = classes(folder).of(kind_of(33, 50))
-    waiting = classes(folder, known=[own], compiles=False)
-    assert waiting.called(kind_of(64, 48), never_better) is own
-    for other in (kind_of(33, 50, start=4), kind_of(33, 100)):  # an address, a constant
-        with pytest.raises(NotBuiltError):
-            waiting.called(other, never_better)
-    assert triton.kinds == ["i32 i32 i32"]
+    waiting = changing(classes(folder, known=[own], compiles=False))
+    assert waiting.called(kind_of(33, 50), never_better) is own
+    with pytest.raises(NotBuiltError):
+        waiting.called(kind_of(64, 48), never_better)
+
+
+def test_without_triton_a_binary_that_serves_is_taken(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    Compiler(monkeypatch)
+    own = classes(folder).of(kind_of(33, 50))
+    loaded = classes(folder, known=[own])
+
+    def gone(*_: object) -> Assembled:
+        raise CompilerError("there is no Triton")
+
+    monkeypatch.setattr(build, "assemble", gone)
+    assert loaded.called(kind_of(64, 48), never_better) is own
+    with pytest.raises(CompilerError):
+        loaded.called(kind_of(33, 100), never_better)
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton, found = Compiler(monkeypatch), changing(classes(folder))
+    while not triton.kinds:
+        time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        triton.go.set()
+        signal.alarm(20)
+        os._exit(0 if found.called(kind_of(64, 50), never_better).kind == kind_of(33, 50) else 1)
+    triton.go.set()  # who compiles holds the lock of a file, for which other processes wait
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def never_better() -> None:

@@ -10,7 +10,7 @@ from testkit.run.gpu_kernels import TWICE
 from weft.emit.triton import BlockConstant, GridLoop, WholeConstant
 from weft.errors import UnsupportedError
 from weft.run.gpu import GpuSignature, KernelClass, class_of
-from weft.run.gpu.classes import class_whatever
+from weft.run.gpu.classes import following
 from weft.run.gpu.signature import LONGEST
 from weft.run.launch import InputSpec, OutputSpec, SizeSpec
 from weft.tensor.dtypes import DType
@@ -91,27 +91,7 @@ def test_a_class_that_knows_less_serves_calls_of_one_that_knows_more(own: str, o
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "both"),
-    [
-        ("*bf16:16 i32:16 i32 =1", "*bf16:16 i32 i32:16 =1", "*bf16:16 i32 i32 =1"),
-        ("*bf16 i32:16", "*bf16:16 i32:16", "*bf16 i32:16"),
-        ("*bf16 i64:16", "*bf16 i32:16", "*bf16 i64:16"),
-        ("*bf16 i32 =1", "*bf16 i32 i32", None),
-        ("*bf16 i32 =64", "*bf16 i32 =128", None),
-        ("*bf16 i32", "*fp32 i32", None),
-        ("*bf16 i32:16 ~1", "*bf16 i32 ~0", "*bf16 i32 ~0"),
-        ("*bf16 i32:16 =1", "*bf16 i32 =0", None),
-    ],
-)
-def test_what_two_classes_have_in_common_serves_both(one: str, other: str, both: str | None) -> None:
-    first, second = map(KernelClass.parse, (one, other))
-    found = first.shared_with(second)
-    assert found == second.shared_with(first) == (None if both is None else KernelClass.parse(both))
-    assert found is None or (found.serves(first) and found.serves(second))
-
-
-@pytest.mark.parametrize(
-    ("varying", "kept", "strides", "expected"),
+    ("varying", "starts", "strides", "least"),
     [
         ({"M"}, [0, 0, 0], [48, 1, 1], "*fp32:16 *fp32:16 *fp32:16 i32 i32:16 i32:16 =1 =1 =64"),
         ({"N"}, [0, 4, 0], [48, 1, 1], "*fp32:16 *fp32 *fp32:16 i32:16 i32 i32 =1 =1 =64"),  # a row is as long as N
@@ -122,19 +102,28 @@ def test_what_two_classes_have_in_common_serves_both(one: str, other: str, both:
     ],
 )
 def test_a_class_for_any_length_knows_what_does_not_follow_from_it(
-    varying: set[str], kept: list[int], strides: list[int], expected: str
+    varying: set[str], starts: list[int], strides: list[int], least: str
 ) -> None:
-    kind = class_of(TWICE, kept, SIZES, strides)
-    found = class_whatever(kind, TWICE, strides, SIZES, varying)
-    assert str(found) == expected
-    assert found.serves(kind)
+    kind = class_of(TWICE, starts, SIZES, strides)
+    places = following(TWICE, SIZES, strides, varying)
+    assert str(kind.least(places)) == least
+    assert kind.least(places).serves(kind)
+    assert kind.least(places).most(places) == kind
 
 
 def test_a_class_for_any_length_serves_all_of_them() -> None:
-    kind = class_of(TWICE, [0, 0, 0], SIZES, [48, 1, 1])
-    found = class_whatever(kind, TWICE, [48, 1, 1], SIZES, {"M", "N"})
+    strides = [48, 1, 1]
+    found = class_of(TWICE, [0, 0, 0], SIZES, strides).least(following(TWICE, SIZES, strides, {"M", "N"}))
     for m, n in ((1, 33), (64, 50), (17, 64), (4096, 63)):
         assert found.serves(class_of(TWICE, [0, 0, 0], {"M": m, "N": n}, [n, 1, 1]))
+
+
+def test_masks_are_kept_in_a_binary_for_any_length() -> None:
+    signature = replace(TWICE, constants=(*TWICE.constants, WholeConstant("WHOLE", "M", 16)))
+    kind = class_of(signature, [0, 0, 0], SIZES, [48, 1, 1])
+    least = kind.least(following(signature, SIZES, [48, 1, 1], {"M"}))
+    assert [str(each) for each in (*kind.arguments[-2:], *least.arguments[-2:])] == ["=64", "~1", "=64", "~0"]
+    assert least.serves(kind)
 
 
 def test_a_signature_can_be_read_back() -> None:

@@ -62,7 +62,6 @@ class Gpu:
     scratch: int = 0
     codes: list[int] = field(default_factory=list)
     now: int = 0
-    captures: bool = False
     started: list[Started] = field(default_factory=list)
     made: list[KernelClass] = field(default_factory=list)
     loads: list[tuple[str, int]] = field(default_factory=list)
@@ -85,7 +84,6 @@ class Gpu:
             self.start,
             self.load,
             self.retry,
-            lambda: self.captures,
         )
 
     @contextlib.contextmanager
@@ -231,36 +229,85 @@ def test_misaligned_tensors_have_a_binary_of_their_own() -> None:
     assert [a.divisible for a in gpu.made[0].arguments[:3]] == [True, False, True]
 
 
-def test_a_call_goes_over_to_a_better_binary_but_not_while_it_is_captured() -> None:
-    gpu, better = Gpu(), list[Callable[[], None]]()
-    known = class_of(TWICE, [0, 0, 0], {"M": 33, "N": 50}, [50, 1, 1])
-    served = [known]
+@dataclass
+class Served:
+    """Gives the binary of one class for all calls, until another one is `now`."""
 
-    def binary_of(kind: KernelClass, told: Callable[[], None]) -> Assembled:
-        better.append(told)
-        return gpu.binary_of(served[0], told)
+    gpu: Gpu
+    now: KernelClass
+    told: list[Callable[[], None]] = field(default_factory=list)
+
+    def __call__(self, kind: KernelClass, better: Callable[[], None]) -> Assembled:
+        self.told.append(better)
+        return self.gpu.binary_of(self.now, better)
+
+
+def of_sizes(m: int, n: int) -> KernelClass:
+    return class_of(TWICE, [0, 0, 0], {"M": m, "N": n}, [n, 1, 1])
+
+
+def test_a_call_goes_over_to_a_better_binary() -> None:
+    gpu = Gpu()
+    served = Served(gpu, of_sizes(33, 50))
+    launch = make_gpu_launcher(TWICE, served, gpu.runtime)
+    for m, n in ((33, 50), (64, 48), (64, 48)):
+        launch(*tensors(m, n))
+    assert len(served.told) == 2
+    served.now = of_sizes(64, 48)
+    served.told[-1]()
+    for _ in range(2):
+        launch(*tensors(64, 48))
+    assert [s.function for s in gpu.started[-2:]] == [gpu.started[-1].function] * 2
+    assert gpu.started[-1].function != gpu.started[0].function
+    served.now = of_sizes(33, 50)
+    launch(*tensors(33, 50))
+    assert gpu.started[-1].function == 101
+
+
+def test_a_better_binary_that_cannot_be_loaded_fails_no_call() -> None:
+    gpu = Gpu()
+    served = Served(gpu, of_sizes(33, 50))
+
+    def load(assembled: Assembled, device: int) -> LoadedBinary:
+        if assembled.kind == of_sizes(64, 48):
+            raise torch.OutOfMemoryError("no room")
+        return gpu.load(assembled, device)
+
+    launch = make_gpu_launcher(TWICE, served, lambda: replace(gpu.runtime(), load=load))
+    launch(*tensors(64, 48))
+    served.now = of_sizes(64, 48)
+    served.told[-1]()
+    for _ in range(2):
+        launch(*tensors(64, 48))
+    assert {s.function for s in gpu.started} == {101}
+    with pytest.raises(torch.OutOfMemoryError):
+        make_gpu_launcher(TWICE, served, lambda: replace(gpu.runtime(), load=load))(*tensors(64, 48))
+
+
+def test_a_call_that_a_binary_serves_waits_for_no_thread_that_compiles() -> None:
+    gpu, release, compiling = Gpu(), threading.Event(), threading.Event()
+
+    def binary_of(kind: KernelClass, better: Callable[[], None]) -> Assembled:
+        if kind == of_sizes(33, 100):
+            compiling.set()
+            assert release.wait(10)
+        return gpu.binary_of(of_sizes(33, 50), better)
 
     launch = make_gpu_launcher(TWICE, binary_of, gpu.runtime)
-    launch(*tensors(33, 50))
     launch(*tensors(64, 48))
+    other = threading.Thread(target=launch, args=tensors(33, 100))
+    other.start()
+    assert compiling.wait(10)
+    launch.__globals__["known"].clear()
     launch(*tensors(64, 48))
-    assert len(better) == 2
-    served[0] = class_of(TWICE, [0, 0, 0], {"M": 64, "N": 48}, [48, 1, 1])
-    better[-1]()
-    gpu.captures = True
-    launch(*tensors(64, 48))
-    assert {s.function for s in gpu.started} == {101}
-    gpu.captures = False
-    better[-1]()
-    for m, n in ((64, 48), (33, 50), (64, 48)):
-        launch(*tensors(m, n))
-    assert [s.function for s in gpu.started[-3:]] == [102, 101, 102]
-    assert len(gpu.loads) == 2
+    assert other.is_alive()
+    release.set()
+    other.join()
 
 
 def test_a_better_binary_that_is_there_at_once_is_taken_at_the_next_call() -> None:
     gpu = Gpu()
-    kinds = [class_of(TWICE, [0, 0, 0], {"M": m, "N": n}, [n, 1, 1]) for m, n in ((33, 50), (64, 48))]
+    kinds = [of_sizes(33, 50), of_sizes(64, 48)]
 
     def binary_of(kind: KernelClass, told: Callable[[], None]) -> Assembled:
         told()

@@ -86,6 +86,9 @@ class Made(Generic[S]):
     key: str
     from_cache: bool
 
+    def settle(self) -> None:
+        """Wait until what was begun for later calls is there: a GPU's binaries for other lengths."""
+
     @property
     def packed(self) -> PackedCall | None:
         """Return what calls it without `launch`, where that is possible."""

@@ -95,6 +95,7 @@ class Regions:
     _leading: dict[Form, Leading] = field(default_factory=dict[Form, "Leading"])
     _verdicts: VerdictsAhead | None = None
     _waiting: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
+    _later: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
 
     @phase("cuts")
     def stages(self, written: TensorProgram, made: AfterLaws) -> tuple[Task, ...]:
@@ -314,11 +315,14 @@ class Regions:
 
     @phase("compiler")
     def finish(self) -> None:
-        """Waits until all that calls like the example need is there."""
+        """Waits until all that calls like the example need is there; then begins what calls of other lengths need."""
         for wait in self._waiting:
             with suppress(WeftError):  # the call says it
                 wait()
         self._waiting.clear()
+        for begin in self._later:
+            begin()
+        self._later.clear()
 
     def _begin_calls(self, prepared: Prepared, made: CompiledRegion) -> None:
         """Begins to compile what the calls of a region need beside what its kernels were built for: it may share these with others,
@@ -334,9 +338,12 @@ class Regions:
         self._called.add(lies)
         first = made.kernels[0]
         specs = launch_specs(made.program, first.block_program, first.schedule, example)
+        chain, kernels = toolchain(self.target), [kernel.made for kernel in made.kernels]
+        self._waiting += chain.begun_for(specs, kernels)
         spaces = zip(made.program.spaces(), prepared.viewed.spaces(), strict=True)
         varying = {own.name for own, its in spaces if its.name in self.varying}
-        self._waiting += toolchain(self.target).begun_for(specs, [kernel.made for kernel in made.kernels], varying)
+        if varying and self.device is not None:
+            self._later.append(functools.partial(chain.begin_any_length, specs, kernels, varying))
 
     def _demand(self, prepared: Prepared, made: CompiledRegion) -> str:
         """Has kernels judged. They may have been chosen for an equal region, which calls its inputs otherwise."""

@@ -84,12 +84,14 @@ class Graphed:
         run: takes the graph's arguments, gives its outputs.
         changing: which arguments are tensors whose sizes change from call to call.
         device: of all tensors.
+        settle: waits for binaries that later calls would take: a graph has those that it was captured with for good.
         cuda: PyTorch's.
     """
 
     run: Runner
     changing: tuple[int, ...]
     device: torch.device
+    settle: Callable[[], None] = lambda: None
     cuda: Cuda = field(default_factory=_cuda)
     _seen: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
     _classes: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
@@ -170,6 +172,7 @@ class Graphed:
                     )
             if self._can_be(found, [arguments[i] for i in tensors]):
                 read = [found.copied.get(i, a) for i, a in enumerate(arguments)]
+                self.settle()
                 found.replay, results = self.cuda.capture(self.run, read, self.device)
                 kept = _kept(results, read)
         except RuntimeError:  # it waits for the GPU, or its memory does not suffice
@@ -217,4 +220,9 @@ def in_graphs(plan: Plan, run: Runner, arguments: Sequence[Any], changing: tuple
     device = gpu_of(arguments)
     if device is None or not plan.kernels or plan.captured.writes or not repeatable(plan):
         return run
-    return Graphed(run, changing, device)
+    return Graphed(run, changing, device, functools.partial(_settle, plan))
+
+
+def _settle(plan: Plan) -> None:
+    for kernel in plan.kernels:
+        kernel.made.settle()

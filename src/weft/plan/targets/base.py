@@ -174,19 +174,25 @@ class Toolchain(ABC):
         del ahead
         return None
 
-    def begun_for(
-        self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]], varying: Collection[str]
-    ) -> Iterator[Callable[[], object]]:
+    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
         """Begins to build what other calls of kernels need than those that they were built for; yielded is what waits for it, to be
-        held until then. What calls of other sizes need is begun too, and nobody waits for that.
+        held until then.
 
         Args:
             specs: the launches, with the example of these calls.
             made: what was built of each.
-            varying: the spaces that later calls may have other sizes of, by name.
+        """
+        del specs, made
+        yield from ()
+
+    def begin_any_length(
+        self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]], varying: Collection[str]
+    ) -> None:
+        """Begins to build what calls of other lengths need, and waits for nothing; arguments as of `begun_for`.
+
+        varying: the spaces whose lengths change, by name.
         """
         del specs, made, varying
-        yield from ()
 
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel that was built before from the cache, by its key there; None where it cannot be had so."""

@@ -172,8 +172,9 @@ class _Ahead:
         with self.lock:
             self.waiting.append((weakref.ref(token), task))
             if self.threads < processors():
-                self.threads += 1
-                threading.Thread(target=self._work, name="weft assembly ahead", daemon=True).start()
+                with suppress(RuntimeError):  # no further thread to be had: others do it, or whoever needs it
+                    threading.Thread(target=self._work, name="weft assembly ahead", daemon=True).start()
+                    self.threads += 1
         return token
 
     def _work(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -22,7 +24,7 @@ from weft.run import stats
 from weft.run.cache import CacheFolder, Json
 from weft.run.gpu import interpreted
 from weft.run.gpu.assemble import ASSEMBLY_SECONDS, Assembled, Job, assemble, begun
-from weft.run.gpu.classes import KernelClass, class_of, class_whatever
+from weft.run.gpu.classes import KernelClass, class_of, following
 from weft.run.gpu.launch import cuda, make_gpu_launcher, refusing
 from weft.run.gpu.signature import GpuSignature
 from weft.run.gpu.workers import WorkerError, triton_variables
@@ -32,8 +34,6 @@ from weft.target import Target
 
 _TEXT = "kernel.py"
 _MOST_FAILED = 256
-# Binaries of a kernel that differ in what is divisible alone: one that knows, and one for all others.
-_MOST_ALIKE = 2
 # Seconds after which the cache is asked again for a binary that others make.
 _LOOK_AGAIN = 0.25
 _FILES = {"cuda": ("kernel.cubin", "kernel.ptx"), "hip": ("kernel.hsaco", "kernel.amdgcn")}
@@ -111,7 +111,7 @@ class GpuBinary(Made[GpuSignature]):
         addresses = [*(starts or [0] * len(kernel.inputs)), *[0] * len(kernel.outputs)]
         return class_of(self.signature, addresses, sizes, [s for each in strides for s in each])
 
-    def begin_whatever(
+    def begin_any_length(
         self,
         sizes: Mapping[str, int],
         strides: Sequence[Sequence[int]],
@@ -119,12 +119,15 @@ class GpuBinary(Made[GpuSignature]):
         *,
         starts: Sequence[int] = (),
     ) -> None:
-        """Begins to compile, in a thread, a binary for calls like these that have any sizes `varying`, as far as constants are
-        the same and strides follow from sizes (`class_whatever`). Raises as `class_for`.
+        """Begins to compile, in a thread, the binary for calls like these of any lengths `varying`, by name. Later calls take it
+        where there is none of their own. Raises as `class_for`.
         """
         kind = self.class_for(sizes, strides, starts=starts)
-        every = [s for each in strides for s in each]
-        self._classes.begin(class_whatever(kind, self.signature, every, sizes, varying))
+        places = following(self.signature, sizes, [s for each in strides for s in each], varying)
+        self._classes.begin_any_length(kind, places)
+
+    def settle(self) -> None:
+        self._classes.settle()
 
     def assemble_for(
         self,
@@ -163,8 +166,14 @@ class Classes:
         self._failed: dict[KernelClass, tuple[WeftError, float]] = {}
         self._missed: dict[KernelClass, float] = {}
         self._making: dict[KernelClass, threading.Lock] = {}
-        self._coming: dict[KernelClass, object] = {}  # what holds each is not done
+        self._lengths: frozenset[int] = frozenset()  # places of the arguments that depend on lengths which change
+        self._coming: dict[KernelClass, tuple[object, Callable[[], None]]] = {}
         self._lock = threading.Lock()
+        _all.add(self)
+
+    def unlock(self) -> None:
+        """Begins with locks that nobody holds, in a forked child: threads of the parent are not here."""
+        self._lock, self._making, self._coming = threading.Lock(), {}, {}
 
     def met(self) -> tuple[Assembled, ...]:
         """Returns the binaries that were asked for so far."""
@@ -201,71 +210,76 @@ class Classes:
 
     def serving(self, kind: KernelClass) -> Assembled:
         """Gets a binary that serves calls of `kind`: its own, or another one that was asked for before, else as `of`."""
-        return self._serving(kind) or self.of(kind)
+        met = self.met()
+        known = next((each for each in met if each.kind == kind), None)
+        return known or next((each for each in met if each.kind.serves(kind)), None) or self.of(kind)
 
     def called(self, kind: KernelClass, better: Callable[[], None]) -> Assembled:
-        """Gets a binary for a call of `kind`, at once where there is one that serves it, or one is being made that will.
+        """Gets a binary for a call of `kind`. Errors as `of`.
 
-        Its own is begun then, for later calls, unless there are two already that differ in what is divisible: a kernel gets no
-        more. Where none serves, one is made that serves the calls before it too, as far as they differ in that. Errors as `of`.
+        Where lengths change (`begin_any_length`) it is the one for any length, unless there is its own. Its own is begun where all
+        lengths are multiples of what is asked, so that a kernel has two binaries, beside that of its example.
 
         Args:
             kind: of the call.
             better: is called when its own binary is there, from another thread.
         """
-        if _exactly.get():
-            return self.of(kind)
-        found = self._serving(kind)
-        if found is not None:
-            if found.kind != kind:
-                self._begin_own(kind, better)
-            return found
-        with self._lock:
-            coming = next((each for each in self._coming if each.serves(kind)), None)
-        for wider in (coming, self._shared(kind)):
-            if wider not in (None, kind):
-                with suppress(UnsupportedError, CompilerError):
-                    return self.of(wider)
-        return self.of(kind)
+        found = self._met.get(kind)
+        any_length = kind.least(self._lengths)
+        if found is not None or any_length == kind or _exactly.get():
+            return found or self._alone(kind)
+        try:
+            found = self.of(any_length)
+        except (UnsupportedError, CompilerError):
+            return self._alone(kind)
+        if kind == kind.most(self._lengths):
+            self._begin(kind, better)
+        return found
 
-    def begin(self, kind: KernelClass, then: Callable[[], None] | None = None) -> None:
-        """Begins to make the binary for `kind` in a thread, unless that was done or others make it; `then` is called after it."""
-        with self._lock:
-            if not self._compiles or kind in self._met or kind in self._coming or kind in self._failed:
-                return
-            self._coming[kind] = begun(functools.partial(self._made, kind, then))
+    def begin_any_length(self, kind: KernelClass, places: frozenset[int]) -> None:
+        """Begins to make, in a thread, the binary for calls like `kind` of any length.
 
-    def _made(self, kind: KernelClass, then: Callable[[], None] | None) -> None:
+        Later calls take it, whatever constants and strides they have it for (`called`).
+
+        Args:
+            kind: of a call.
+            places: of the arguments that depend on lengths which change (`classes.following`).
+        """
+        if self._compiles and not _exactly.get():
+            self._lengths = places
+            self._begin(kind.least(places))
+
+    def settle(self) -> None:
+        """Waits until what was begun is there, or refused."""
+        with self._lock:
+            coming = {kind: then for kind, (_, then) in self._coming.items()}
+        for kind, then in coming.items():
+            with suppress(WeftError, OSError):
+                self._make(kind, then)
+
+    def _begin(self, kind: KernelClass, then: Callable[[], None] = lambda: None) -> None:
+        """Begins to make the binary for `kind` in a thread, unless that was done; `then` is called when it is there."""
+        with self._lock:
+            if kind not in self._met and kind not in self._coming and kind not in self._failed:
+                self._coming[kind] = begun(functools.partial(self._make, kind, then)), then
+
+    def _make(self, kind: KernelClass, then: Callable[[], None]) -> None:
         try:
             self.of(kind)
         finally:
             with self._lock:
                 self._coming.pop(kind, None)
-        if then is not None:
-            then()
+        then()
 
-    def _begin_own(self, kind: KernelClass, better: Callable[[], None]) -> None:
-        """Begins to make the binary for `kind`, which another one serves, unless there are enough that are like it."""
-        with self._lock:
-            like = sum(each.shared_with(kind) is not None for each in (*self._met, *self._coming))
-        if like < _MOST_ALIKE:
-            self.begin(kind, better)
-
-    def _serving(self, kind: KernelClass) -> Assembled | None:
-        """Returns a binary of this process that serves calls of `kind`, its own if that is there.
-
-        One that knows less of strides, whose reads are narrow, does not serve where nobody would make another.
-        """
-        met = {each.kind: each for each in self.met()}
-        serving = (m for k, m in met.items() if k.serves(kind) and (self._compiles or k.shared_with(kind) is not None))
-        return met.get(kind) or next(serving, None)
-
-    def _shared(self, kind: KernelClass) -> KernelClass:
-        """Returns the class that serves calls of `kind` and those of the binaries of this process that are like it."""
-        found = kind
-        for each in self.met() if self._compiles else ():
-            found = found.shared_with(each.kind) or found
-        return found
+    def _alone(self, kind: KernelClass) -> Assembled:
+        """Gets the binary for `kind`, or where none can be made, as without Triton, another one of this process that serves it."""
+        try:
+            return self.of(kind)
+        except CompilerError:
+            found = next((each for each in self.met() if each.kind.serves(kind)), None)
+            if found is None:
+                raise
+            return found
 
     def _demand_hope(self, kind: KernelClass, seconds: float) -> None:
         """Raises what Triton's refusal of `kind` was, unless it had less time then."""
@@ -326,6 +340,18 @@ class Classes:
             return None  # gone since the look, or another entry's content: compiled again
         stats.count("cache_hits")
         return found
+
+
+_all: weakref.WeakSet[Classes] = weakref.WeakSet()
+
+
+def _in_a_child() -> None:
+    for each in _all:
+        each.unlock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
 
 
 def build_gpu(

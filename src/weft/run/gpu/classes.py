@@ -72,15 +72,19 @@ class Argument:
         divisible = other.divisible if other.value is None else other.value % _DIVISIBLE == 0
         return (wider or other.value is not None) and (divisible or not self.divisible)
 
-    def shared_with(self, other: Argument) -> Argument | None:
-        """Returns what is true of this argument and of the `other`; None where they differ in more than numbers."""
-        if self.value is not None and other.value is not None:
-            return self if self.serves(other) else other if other.serves(self) else None
-        if self.value is not None or other.value is not None:
-            return None
-        if self.kind != other.kind and {self.kind, other.kind} != {"i32", "i64"}:
-            return None
-        return Argument(max(self.kind, other.kind), divisible=self.divisible and other.divisible)
+    @property
+    def least(self) -> Argument:
+        """What is true of it whatever a length is."""
+        return (
+            replace(self, value=0) if self.whole else self if self.value is not None else replace(self, divisible=False)
+        )
+
+    @property
+    def most(self) -> Argument:
+        """What is true of it where a length is a multiple of all that is asked."""
+        return (
+            replace(self, value=1) if self.whole else self if self.value is not None else replace(self, divisible=True)
+        )
 
     @property
     def bytes(self) -> int:
@@ -106,15 +110,13 @@ class KernelClass:
         """Tells whether a binary of this class is right for calls of the `other` too."""
         return all(own.serves(its) for own, its in zip(self.arguments, other.arguments, strict=True))
 
-    def shared_with(self, other: KernelClass) -> KernelClass | None:
-        """Returns the class whose binary serves calls of both classes and knows all that is true of both.
+    def least(self, places: Collection[int]) -> KernelClass:
+        """Returns the class of calls like these whatever the lengths are that the arguments at `places` depend on."""
+        return KernelClass(tuple(a.least if place in places else a for place, a in enumerate(self.arguments)))
 
-        None where these differ in more than what is divisible, whether blocks are whole and how wide strides are: in other
-        constants, as which strides are 1.
-        """
-        found = [own.shared_with(its) for own, its in zip(self.arguments, other.arguments, strict=True)]
-        arguments = tuple(each for each in found if each is not None)
-        return KernelClass(arguments) if len(arguments) == len(found) else None
+    def most(self, places: Collection[int]) -> KernelClass:
+        """Returns the class of calls like these whose lengths are multiples of all that the arguments at `places` ask."""
+        return KernelClass(tuple(a.most if place in places else a for place, a in enumerate(self.arguments)))
 
     @property
     def parameters(self) -> tuple[int, ...]:
@@ -157,27 +159,21 @@ def class_of(
     ))  # fmt: skip
 
 
-def class_whatever(
-    kind: KernelClass,
-    signature: GpuSignature,
-    strides: Sequence[int],
-    sizes: Mapping[str, int],
-    varying: Collection[str],
-) -> KernelClass:
-    """Returns the class that knows nothing of how long the spaces `varying` are, but their constants.
+def following(
+    signature: GpuSignature, sizes: Mapping[str, int], strides: Sequence[int], varying: Collection[str]
+) -> frozenset[int]:
+    """Returns the places of the arguments that depend on lengths which change: these, strides that follow from them, and
+    whether blocks cover them.
 
     Args:
-        kind: of calls with `sizes` and `strides`, as `class_of` takes them.
         signature: of the kernel.
-        strides, sizes: of these calls. A stride that is a multiple of the length of a dimension inside it is taken to be one
-            whatever that length is, as in a dense tensor.
-        varying: names of sizes.
+        sizes, strides: of a call, as `class_of` takes them. A stride that is a multiple of the length of a dimension inside it is
+            taken to be one whatever that length is, as in a dense tensor; what else it is a multiple of stays known.
+        varying: the names of these lengths.
     """
-    kernel, arguments = signature.kernel, list(kind.arguments)
+    kernel, found = signature.kernel, set[int]()
     place = len(kernel.inputs) + len(kernel.outputs)
-    for number, size in enumerate(kernel.sizes, place):
-        if size.name in varying:
-            arguments[number] = replace(arguments[number], divisible=False)
+    found.update(number for number, size in enumerate(kernel.sizes, place) if size.name in varying)
     place, given = place + len(kernel.sizes), iter(strides)
     for shape in signature.shapes:
         own = [next(given) for _ in shape]
@@ -186,13 +182,11 @@ def class_whatever(
             known = stride
             for length in (length for step, length in inside if step < stride):
                 known = known // length if length and known % length == 0 else 1
-            if arguments[number].divisible and known % _DIVISIBLE:
-                arguments[number] = replace(arguments[number], divisible=False)
+            if known != stride and known % _DIVISIBLE:
+                found.add(number)
         place += len(shape)
-    for number, constant in enumerate(signature.constants, place):
-        if constant.space in varying and arguments[number].whole:
-            arguments[number] = replace(arguments[number], value=0)
-    return KernelClass(tuple(arguments))
+    found.update(number for number, each in enumerate(signature.constants, place) if each.space in varying)
+    return frozenset(found)
 
 
 def _pointer(dtype: DType) -> str:

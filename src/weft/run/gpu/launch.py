@@ -18,13 +18,13 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 import torch
 
 from weft.emit.triton import GridLoop
-from weft.errors import TargetError, UnsupportedError
+from weft.errors import TargetError, UnsupportedError, WeftError
 from weft.run.gpu import driver
 from weft.run.gpu.assemble import Assembled
 from weft.run.gpu.classes import KernelClass, class_of
@@ -54,7 +54,6 @@ class Runtime:
         within: a context in which another GPU is the current one.
         allocate: makes a tensor on the current GPU of sizes, strides and an element type.
         start, load, retry: the driver's (`driver`).
-        capturing: whether calls are captured in a CUDA graph now, when nothing may be loaded.
     """
 
     current: Callable[[], int]
@@ -64,7 +63,6 @@ class Runtime:
     start: driver.StartFunction
     load: Callable[[Assembled, int], driver.LoadedBinary]
     retry: Callable[[int, int, int, int, int], None]
-    capturing: Callable[[], bool]
 
 
 def cuda() -> Runtime:
@@ -80,7 +78,6 @@ def cuda() -> Runtime:
         start=driver.start(),
         load=driver.load,
         retry=driver.retry,
-        capturing=torch.cuda.is_current_stream_capturing,
     )
 
 
@@ -124,11 +121,12 @@ def refusing(target: Target) -> Launcher:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A binary on a GPU: what makes calls of it, and those that are ready."""
+    """A binary on a GPU: what makes calls of it, and those that are ready; `heard`: how often a better one was heard of before."""
 
     binary: Assembled
     make: Callable[[], LaunchArguments]
     free: list[Any]
+    heard: int
 
 
 @dataclass
@@ -206,9 +204,14 @@ class _Kernel:
         sizes = self.signature.sizes_of(values)
         kind = class_of(self.signature, addresses, sizes, strides)
         found, heard = self._loaded.get((device, kind)), self._heard
-        if found is None or (found.binary.kind != kind and not self.runtime().capturing()):
+        if found is None:
             with self._lock:
                 found = self._load(device, kind)
+        elif found.heard != heard and self._lock.acquire(blocking=False):  # whoever holds it may be compiling
+            try:
+                found = self._load(device, kind)
+            finally:
+                self._lock.release()
         self._remember(found.free, sizes, (device, *addresses, *values, *strides))
         if self._heard != heard:
             self.known.clear()  # the better binary was there before this one was remembered
@@ -220,17 +223,26 @@ class _Kernel:
         self.known.clear()
 
     def _load(self, device: int, kind: KernelClass) -> _Loaded:
-        """Loads the binary for `kind`, unless that was done, be it by a thread that this one waited for."""
-        known = self._loaded.get((device, kind))
-        if known is not None and known.binary.kind == kind:
+        """Loads the binary for `kind`, unless that was done, be it by a thread that this one waited for.
+
+        Where there is a better one that cannot be loaded, the one before goes on.
+        """
+        known, heard = self._loaded.get((device, kind)), self._heard
+        if known is not None and known.heard == heard:
             return known
-        binary = self.binary_of(kind, self._better)
-        found = self._loaded.get((device, binary.kind))
-        if found is None or found.binary.kind != binary.kind:
-            loaded = self.runtime().load(binary, device)
-            free: list[Any] = []
-            found = _Loaded(binary, _maker(binary, loaded, _arguments(self.signature), free), free)
-        self._loaded[device, binary.kind] = self._loaded[device, kind] = found
+        try:
+            binary = self.binary_of(kind, self._better)
+            found = self._loaded.get((device, binary.kind))
+            if found is None or found.binary.kind != binary.kind:
+                loaded = self.runtime().load(binary, device)
+                free: list[Any] = []
+                found = _Loaded(binary, _maker(binary, loaded, _arguments(self.signature), free), free, heard)
+        except (WeftError, RuntimeError):  # of PyTorch's, that memory does not suffice, too
+            if known is None:
+                raise
+            found = known
+        found = replace(found, heard=heard)
+        self._loaded[device, found.binary.kind] = self._loaded[device, kind] = found
         return found
 
     def _remember(self, free: list[Any], sizes: Mapping[str, int], numbers: Sequence[int]) -> None:

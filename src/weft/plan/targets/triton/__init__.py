@@ -6,7 +6,7 @@ from weft.lazy import export_lazily
 
 if TYPE_CHECKING:
     from weft.plan.targets.triton.bench import GpuBench
-    from weft.plan.targets.triton.build import assembled_for, begin_whatever, called, printed, tf32_allowed
+    from weft.plan.targets.triton.build import assembled_for, begin_any_length, called, printed, tf32_allowed
     from weft.plan.targets.triton.select import GpuWays
     from weft.plan.targets.triton.serving import BinaryServing
     from weft.plan.targets.triton.toolchain import TritonGpu
@@ -18,7 +18,7 @@ __all__ = [
     "GpuWays",
     "TritonGpu",
     "assembled_for",
-    "begin_whatever",
+    "begin_any_length",
     "called",
     "go_on",
     "printed",

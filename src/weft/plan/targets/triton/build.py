@@ -133,12 +133,12 @@ def assembled_for(
     return binary.assemble_for(sizes, strides, starts=starts, seconds=seconds)
 
 
-def begin_whatever(
+def begin_any_length(
     binary: GpuBinary, sizes: Mapping[str, int], lying: Sequence[Lying], varying: Collection[str]
 ) -> None:
-    """Begin to compile a binary for calls like these of any sizes `varying` (`GpuBinary.begin_whatever`)."""
+    """Begin to compile the binary for calls like these of any lengths `varying` (`GpuBinary.begin_any_length`)."""
     strides, starts = [each.strides for each in lying], [each.start for each in lying]
-    binary.begin_whatever(sizes, strides, varying, starts=starts)
+    binary.begin_any_length(sizes, strides, varying, starts=starts)
 
 
 def tf32_allowed() -> bool:

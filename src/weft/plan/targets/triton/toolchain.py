@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 
 from weft import cost, schedule
 from weft.emit import triton as emitter
-from weft.errors import CompilerError, TargetError
+from weft.errors import CompilerError, TargetError, WeftError
 from weft.phases import phase
 from weft.plan.targets import triton as own
 from weft.plan.targets.base import Built, Meta, Refused, SavedText, Toolchain
@@ -90,16 +91,21 @@ class TritonGpu(Toolchain):
     def go_on(self, ahead: Sequence[object]) -> Leading | None:
         return own.go_on(ahead)
 
-    def begun_for(
+    def begun_for(self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]]) -> Iterator[Callable[[], object]]:
+        kernels: Sequence[Any] = made
+        for spec, binary in zip(specs, kernels, strict=True):
+            task = partial(own.assembled_for, binary, *own.called(binary, spec))
+            yield partial(_held, gpu.begun(task), task)
+
+    def begin_any_length(
         self, specs: Sequence[LaunchSpec], made: Sequence[Made[Any]], varying: Collection[str]
-    ) -> Iterator[Callable[[], object]]:
+    ) -> None:
         kernels: Sequence[Any] = made
         for spec, binary in zip(specs, kernels, strict=True):
             sizes, lying = own.called(binary, spec)
-            task = partial(own.assembled_for, binary, sizes, lying)
-            yield partial(_held, gpu.begun(task), task)
             if not sizes.keys().isdisjoint(varying):
-                own.begin_whatever(binary, sizes, lying, varying)
+                with suppress(WeftError):  # the call says it
+                    own.begin_any_length(binary, sizes, lying, varying)
 
     def recalled(self, key: str) -> Built | None:
         """Reads a kernel from the cache; of its binaries the first that a call needed is that of the example."""
@@ -184,6 +190,7 @@ class TritonGpu(Toolchain):
 
     def saved(self, made: GpuBinary, put: Callable[[bytes], str]) -> tuple[tuple[str, ...], ...]:
         """Puts what is known into an archive: for each class of calls what it is, its binary and its assembly."""
+        made.settle()  # what is there must not depend on when it is asked for
         return tuple((json.dumps(one.to_json()), put(one.binary), put(one.assembly.encode())) for one in made.assembled)
 
     def restored(self, saved: SavedText, files: Mapping[str, bytes], *, compiles: bool = True) -> Built:
