@@ -54,6 +54,13 @@ def traced_for(backend: B) -> B:
     return backend
 
 
+def changes_objects() -> bool:
+    """Tell whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
+    effects: Any = cast("Any", InstructionTranslator.current_tx()).output.side_effects
+    kinds = (AttributeMutationExisting, ValueMutationExisting)
+    return any(isinstance(v.mutation_type, kinds) and effects.is_modified(v) for v in effects.id_to_variable.values())
+
+
 def guard_forward_derivatives() -> None:
     """Lets Dynamo trace anew where forward-mode derivatives are asked for, which it does not guard by itself.
 
@@ -149,10 +156,3 @@ def _allow_recurrent() -> None:
 
 _keep_numbers()
 _allow_recurrent()
-
-
-def changes_objects() -> bool:
-    """Tell whether the function that Dynamo is tracing now changes objects of Python's: calls of its graph alone would not."""
-    effects: Any = cast("Any", InstructionTranslator.current_tx()).output.side_effects
-    kinds = (AttributeMutationExisting, ValueMutationExisting)
-    return any(isinstance(v.mutation_type, kinds) and effects.is_modified(v) for v in effects.id_to_variable.values())

@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from torch import nn
-from torch._dynamo.exc import TorchDynamoException
 
 from weft.api.compile import compile as compiled_by_weft
 from weft.api.optimize import optimize
@@ -24,6 +23,7 @@ from weft.block.listing import listing
 from weft.lab.examples import ExampleFunction, Sizes
 from weft.lab.measure import PeerTiming, Standard, compare, settle
 from weft.run import stats
+from weft.tracer import TorchDynamoException
 from weft.verify import together
 from weft.verify.judge import Judgement
 

@@ -84,15 +84,15 @@ class Graphed:
         run: takes the graph's arguments, gives its outputs.
         changing: which arguments are tensors whose sizes change from call to call.
         device: of all tensors.
-        settle: waits for binaries that later calls would take: a graph has those that it was captured with for good.
         cuda: PyTorch's.
+        settle: waits for binaries that later calls would take: a graph has those that it was captured with for good.
     """
 
     run: Runner
     changing: tuple[int, ...]
     device: torch.device
-    settle: Callable[[], None] = lambda: None
     cuda: Cuda = field(default_factory=_cuda)
+    settle: Callable[[], None] = lambda: None
     _seen: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
     _classes: dict[Any, _Class] = field(default_factory=dict[Any, _Class])
     _tensors: tuple[int, ...] | None = None
@@ -220,7 +220,7 @@ def in_graphs(plan: Plan, run: Runner, arguments: Sequence[Any], changing: tuple
     device = gpu_of(arguments)
     if device is None or not plan.kernels or plan.captured.writes or not repeatable(plan):
         return run
-    return Graphed(run, changing, device, functools.partial(_settle, plan))
+    return Graphed(run, changing, device, settle=functools.partial(_settle, plan))
 
 
 def _settle(plan: Plan) -> None:
