@@ -351,38 +351,26 @@ def test_where_a_few_untimed_ones_are_wrong_the_likeliest_of_them_is_taken(
     assert len(asked) == tune._JUDGED
 
 
-def test_the_second_round_changes_warps_or_stages_before_both(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
+@pytest.mark.parametrize(
+    ("given", "tried"),
+    [
+        ("4,3 8,4 8,3 8,2 4,4 8,6 4,2", "4,3 8,3 4,4 4,2 8,4 8,2"),  # one of both is changed before both are
+        ("8,4,1.05 8,3 8,2,1.9 4,4,2.1 4,3,3", "8,4 8,3 8,2"),  # what is predicted to be far off takes a compiler long
+    ],
+)
+def test_the_second_round_tries_warps_and_stages_like_the_best_and_none_far_off(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any, given: str, tried: str
 ) -> None:
-    def candidate(warps: int, stages: int) -> Candidate:
-        schedule = replace(selection.chosen.schedule, warps=warps, stages=stages)
-        return replace(selection.chosen, schedule=schedule)
-
-    searching(monkeypatch, programs=4, closely=1)
-    others = [candidate(*each) for each in ((8, 4), (8, 3), (8, 2), (4, 4), (8, 6), (4, 2))]
-    timed: list[Candidate] = []
-    given = replace(selection, chosen=candidate(4, 3), others=tuple(others))
-    tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
-    tried = [(each.schedule.warps, each.schedule.stages) for each in timed]
-    assert tried == [(4, 3), (8, 3), (4, 4), (4, 2), (8, 4), (8, 2)]
-
-
-def test_warps_and_stages_that_are_predicted_to_be_far_off_are_not_compiled(
-    monkeypatch: pytest.MonkeyPatch, selection: Selection, tmp_path: Any
-) -> None:
-    """Few warps have no registers for large blocks, which also takes the compiler long."""
-
-    def candidate(warps: int, stages: int, times: float) -> Candidate:
+    def candidate(warps: float, stages: float, seconds: float = 1.0) -> Candidate:
         chosen = selection.chosen
-        cost = replace(chosen.cost, predicted_seconds=times * 1e-6)
-        return replace(chosen, schedule=replace(chosen.schedule, warps=warps, stages=stages), cost=cost)
+        schedule = replace(chosen.schedule, warps=int(warps), stages=int(stages))
+        return replace(chosen, schedule=schedule, cost=replace(chosen.cost, predicted_seconds=seconds))
 
     searching(monkeypatch, programs=4, closely=1)
-    others = candidate(8, 3, 1.0), candidate(8, 2, 1.9), candidate(4, 4, 2.1), candidate(4, 3, 3.0)
-    timed: list[Candidate] = []
-    given = replace(selection, chosen=candidate(8, 4, 1.05), others=others)
-    tune_it(monkeypatch, given, tmp_path, timing(lambda _: 1.0, timed))
-    assert [(each.schedule.warps, each.schedule.stages) for each in timed] == [(8, 4), (8, 3), (8, 2)]
+    first, *others = [candidate(*map(float, each.split(","))) for each in given.split()]
+    timed, known = list[Candidate](), replace(selection, chosen=first, others=tuple(others))
+    tune_it(monkeypatch, known, tmp_path, timing(lambda _: 1.0 / len(timed), timed))
+    assert " ".join(f"{each.schedule.warps},{each.schedule.stages}" for each in timed) == tried
 
 
 @pytest.mark.parametrize("fails", [False, True])
