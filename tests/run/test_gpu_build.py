@@ -225,7 +225,7 @@ class Compiler:
         del seconds
         self.kinds.append(numbers_of(job.kind))
         if self.kinds[-1] == self.refused:
-            raise UnsupportedError("shared memory")
+            raise CompilerError("Triton refused the kernel", kernel=job.name)
         if threading.current_thread() is not self.here:
             assert self.go.wait(10)
         return Assembled(job.name, job.kind, job.target, b"", "", 0, 128, ())
@@ -332,7 +332,10 @@ def test_who_compiles_for_others_makes_each_binary(folder: CacheFolder, monkeypa
         changing(found)
         for m, n in ((33, 50), (64, 50), (64, 48)):
             assert found.called(kind_of(m, n), never_better).kind == kind_of(m, n)
-    assert len(triton.kinds) == 3
+        triton.refused = "i32 i32:16 i32:16"
+        with pytest.raises(CompilerError):  # another one that serves would be of no use to who asks
+            found.called(kind_of(33, 48), never_better)
+    assert len(triton.kinds) == 4
 
 
 def test_who_compiles_nothing_asks_for_each_binary(folder: CacheFolder, monkeypatch: pytest.MonkeyPatch) -> None:

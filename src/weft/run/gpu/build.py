@@ -224,9 +224,11 @@ class Classes:
             kind: of the call.
             better: is called when its own binary is there, from another thread.
         """
+        if _exactly.get():
+            return self.of(kind)
         found = self._met.get(kind)
         any_length = kind.least(self._lengths)
-        if found is not None or any_length == kind or _exactly.get():
+        if found is not None or any_length == kind:
             return found or self._alone(kind)
         try:
             found = self.of(any_length)
@@ -239,7 +241,7 @@ class Classes:
     def begin_any_length(self, kind: KernelClass, places: frozenset[int]) -> None:
         """Begins to make, in a thread, the binary for calls like `kind` of any length.
 
-        Later calls take it, whatever constants and strides they have it for (`called`).
+        Later calls take it (`called`), or one that has their own constants and strides.
 
         Args:
             kind: of a call.
