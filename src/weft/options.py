@@ -232,6 +232,8 @@ def current() -> Options:
 def options(**changes: object) -> AbstractContextManager[Options]:
     """Change the options in force inside `with options(threads=2): ...`; scopes nest.
 
+    They are those of calls inside that compile. What `weft.compile` returns has them for good where they are given to it.
+
     Raises UnknownOptionError at once for a name there is not or a value it cannot have.
     """
     Options().replace(**changes)

@@ -39,7 +39,7 @@ def compile(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:  #
         options: fields of `weft.options`, in force whenever this callable compiles.
 
     Returns:
-        What computes the same. Sizes are arguments of the kernels: a new length costs no new binary.
+        What computes the same. Sizes are arguments of the kernels: after the second one a new length is not compiled again.
 
     Raises:
         ArgumentError: at once, for what cannot be called, and for a module's class, of which an instance is meant.
