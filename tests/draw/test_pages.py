@@ -77,6 +77,11 @@ def test_a_page_has_all_that_the_text_has_and_more(read: Reader, report: weft.Re
     assert "extern" in text  # a source
 
 
+def test_a_prompt_and_a_notebook_show_a_report_as_it_can_be_read(report: weft.Report, tmp_path: Path) -> None:
+    assert len(repr(report)) < 120
+    assert report._repr_html_() == report.save(tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_report_begins_with_a_summary(report: weft.Report) -> None:
     title, text = report.sections[0]
     assert title == "summary"

@@ -13,7 +13,7 @@ from weft.draw import Prose, Section, plain
 from weft.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What weft did, part by part; `str` prints it, `save` writes it."""
 
@@ -27,6 +27,19 @@ class Report:
     def __str__(self) -> str:
         return plain(self.parts)
 
+    def __repr__(self) -> str:
+        """Describe the report in one line, which says how to read it."""
+        return f'<Report of {len(self.parts)} parts: print it, or save it as a page with save("report.html")>'
+
+    def _repr_html_(self) -> str:
+        """Give notebooks the page that `save` writes."""
+        return self._page()
+
+    def _page(self) -> str:
+        from weft.draw.page import page  # templates and colours, which `import weft` does without
+
+        return page(self.parts, "What weft made of your function")
+
     def save(self, path: str | Path) -> Path:
         """Write the report to `path`: a page where the name ends in .html, else plain text.
 
@@ -38,11 +51,9 @@ class Report:
             MissingFileError: its folder is not there; a FileNotFoundError, too.
             FileError: it is a folder, or cannot be written; an OSError, too.
         """
-        from weft.draw.page import page  # templates and colours, which `import weft` does without
-
         path = path_of(path, "the path to save the report to")
         is_page = path.suffix.lower() in (".html", ".htm")
-        text = page(self.parts, "What weft made of your function") if is_page else f"{self}\n"
+        text = self._page() if is_page else f"{self}\n"
         with replacing(path) as new:
             new.write_text(text, encoding="utf-8")
         return path
