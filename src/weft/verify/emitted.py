@@ -195,7 +195,8 @@ class ErrorTally:
             if (np.isinf(other) & np.isinf(exact) & (other != exact)).any():
                 odd &= ~np.isinf(found)
         for way in (0, 1, -1) if odd.any() else ():
-            odd &= ~_same_class(found, ranged(case.nudged(way)[output]))
+            other = ranged(case.nudged(way)[output])
+            odd &= ~(_same_class(found, other) | (np.isfinite(found) & np.isfinite(other)))
         room = np.zeros_like(found)
         for made, count in ((case.rounded, _ROUNDINGS), (case.in_order, _ORDERS + 1)):
             for number in range(count):
