@@ -232,7 +232,7 @@ class Compiler:
 
 
 def numbers_of(kind: KernelClass) -> str:
-    """What a class says of sizes and strides: of M, N and a row of `x`."""
+    """Write what a class says of sizes and strides: of M, N and a row of `x`."""
     return " ".join(map(str, kind.arguments[3:6]))
 
 

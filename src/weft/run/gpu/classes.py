@@ -72,19 +72,11 @@ class Argument:
         divisible = other.divisible if other.value is None else other.value % _DIVISIBLE == 0
         return (wider or other.value is not None) and (divisible or not self.divisible)
 
-    @property
-    def least(self) -> Argument:
-        """What is true of it whatever a length is."""
-        return (
-            replace(self, value=0) if self.whole else self if self.value is not None else replace(self, divisible=False)
-        )
-
-    @property
-    def most(self) -> Argument:
-        """What is true of it where a length is a multiple of all that is asked."""
-        return (
-            replace(self, value=1) if self.whole else self if self.value is not None else replace(self, divisible=True)
-        )
+    def where(self, *, multiple: bool) -> Argument:
+        """Returns what is known of it where a length that it depends on is a `multiple` of all that is asked, or is any length."""
+        if self.value is None:
+            return replace(self, divisible=multiple)
+        return replace(self, value=int(multiple)) if self.whole else self
 
     @property
     def bytes(self) -> int:
@@ -112,11 +104,15 @@ class KernelClass:
 
     def least(self, places: Collection[int]) -> KernelClass:
         """Returns the class of calls like these whatever the lengths are that the arguments at `places` depend on."""
-        return KernelClass(tuple(a.least if place in places else a for place, a in enumerate(self.arguments)))
+        return KernelClass(
+            tuple(a.where(multiple=False) if place in places else a for place, a in enumerate(self.arguments))
+        )
 
     def most(self, places: Collection[int]) -> KernelClass:
         """Returns the class of calls like these whose lengths are multiples of all that the arguments at `places` ask."""
-        return KernelClass(tuple(a.most if place in places else a for place, a in enumerate(self.arguments)))
+        return KernelClass(
+            tuple(a.where(multiple=True) if place in places else a for place, a in enumerate(self.arguments))
+        )
 
     @property
     def parameters(self) -> tuple[int, ...]:
