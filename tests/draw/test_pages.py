@@ -79,6 +79,7 @@ def test_a_page_has_all_that_the_text_has_and_more(read: Reader, report: weft.Re
 
 def test_a_prompt_and_a_notebook_show_a_report_as_it_can_be_read(report: weft.Report, tmp_path: Path) -> None:
     assert len(repr(report)) < 120
+    assert "print it" in repr(report)
     assert report._repr_html_() == report.save(tmp_path / "report.html").read_text(encoding="utf-8")
 
 
