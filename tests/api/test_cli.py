@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -18,8 +19,8 @@ from click.testing import CliRunner, Result
 
 import weft
 from weft.api.files import demand_writable, write_json
+from weft.cli import bench
 from weft.cli import explain as explain_command
-from weft.cli import main as cli
 from weft.cli.command import NewFile
 from weft.cli.main import main
 from weft.cost import chip
@@ -330,7 +331,7 @@ def test_explain_takes_every_type_that_weft_compiles(file, name, dtype):
 
 
 def test_explain_knows_the_types_that_weft_knows():
-    [option] = [o for o in main.commands["explain"].params if o.name == "dtype"]
+    [option] = [o for o in explain_command.explain.params if o.name == "dtype"]
     assert list(cast("click.Choice[str]", option.type).choices) == [k.name for k in DType if not k.is_foreign]
 
 
@@ -380,7 +381,7 @@ def test_explain_says_what_is_wrong_and_what_to_do(file, name, options, says):
     ids=" ".join,
 )
 def test_files_to_be_written_are_tried_before_any_work(monkeypatch, command, path, says):
-    for module, name in ((cli, "settle"), (cli, "find_compiler"), (cli, "_study"), (explain_command, "_load")):
+    for module, name in ((bench, "settle"), (bench, "find_compiler"), (bench, "_study"), (explain_command, "_load")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("work was done"))
     result = run(*command, path)
     assert result.exit_code == 2, result.output
@@ -389,8 +390,25 @@ def test_files_to_be_written_are_tried_before_any_work(monkeypatch, command, pat
     assert "what to do: " in result.stderr
 
 
+def test_the_help_imports_no_command():
+    """`weft --help` prints a line for each command, and imports none of them, nor the tracer, which took two seconds."""
+    code = "import sys; from weft.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told, modules = done.stdout.split("Commands:\n")[1], done.stdout.splitlines()
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert f"  {name} " in told
+    assert "weft.cli.main" in modules
+    assert not {"weft.cli.bench", "weft.cli.doctor", "torch._dynamo"} & set(modules)
+
+
 def test_every_option_that_names_a_file_is_tried_first():
-    options = [o for command in main.commands.values() for o in command.params if isinstance(o, click.Option)]
+    context = click.Context(main)
+    commands = [main.get_command(context, name) for name in main.list_commands(context)]
+    options = [o for command in commands if command for o in command.params if isinstance(o, click.Option)]
     assert [o.name for o in options if isinstance(o.type, click.Path | click.File)] == []
     assert len([o for o in options if isinstance(o.type, NewFile)]) == 5
 
