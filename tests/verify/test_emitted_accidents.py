@@ -126,6 +126,31 @@ def test_what_cancels_may_be_0_where_rounding_is_all_that_is_left(found):
     assert said is not None
 
 
+def test_of_one_element_as_many_runs_are_looked_at_as_of_many():
+    """The sign of what cancels is noise, and a tanh of it is 1 or -1: four runs agree by accident in one case of eight."""
+    m, n = programs.axes("m", "n")
+    about = about_the_mean()
+    nodes = (
+        *about.nodes[:-1],
+        programs.matmul("left", Use("d", (m, n)), Use("y", (n,)), n),
+        each("out", (m,), apply("tanh", apply("mul", Arg(0), Lit(1e30))), Use("left", (m,))),
+    )
+    program = TensorProgram((*about.inputs, programs.tensor("y", n)), nodes, ("out",))
+
+    sizes = {space.name: 1 if space == m.space else 37 for space in program.spaces()}
+    case = next(iter(cases(program, [], [sizes], 0)))
+
+    def said(row):
+        inputs = {"x": np.broadcast_to(row, (1, 37)).astype(np.float32), "y": np.linspace(-1, 2, 37)}
+        made = type(case)(program, case.sizes, inputs, case.layout, 0)
+        tally = ErrorTally(program)
+        tally.add(made, (-np.sign(made.exact[0]),))
+        return tally.verdict()
+
+    assert [x for x in range(1, 81) if said(x / 10) is not None] == []
+    assert said(np.arange(37)) is not None
+
+
 def test_a_zero_has_either_sign():
     """Holds of an operand that is one number too: a maximum of zeros of both signs is either."""
     (m,) = programs.axes("m")

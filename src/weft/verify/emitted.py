@@ -7,6 +7,7 @@ against the program in fp64 and against the program as eager rounds it, and give
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ _ORDERS, _ROUNDINGS = 2, 4
 # How many runs that round so many times as coarsely, at the most: an integer that rounding decides lies among theirs. Of two shares
 # that are as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
 _COARSE = 64
+# Of a group of few elements so many results at random are looked at, in up to that many runs, before it is wrong.
+_DRAWN = 256
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
 _NOISE = 0.125
@@ -115,11 +118,33 @@ class ErrorTally:
         for case in self._of(output, bad & noise, lambda case: case.rounded_alike):
             _raise(worst, case, output, np.abs(_minus(case.rounded_alike[output], case.exact[output])))
             bad &= ~noise | (sure > worst)
+        bad &= self._beyond_more_runs(output, bad, sure - bound, moved)
         if not bad.any():
             return None
         group = int(np.argmax(bad))
         error, own = sure[group], most[1, group]
         return f"output {output}, {said(group)}: error {error:.3g}, eager's {own:.3g}, bound {bound[group]:.3g}"
+
+    def _beyond_more_runs(self, output: int, bad: Array, over: Array, moved: Array) -> Array:
+        """Tells which groups are off by more than `over` in further runs that round at random too, and raises `moved` by these.
+
+        Four runs of a group of a thousand elements are thousands of draws; of one element they are four. Where noise decides
+        between the ends of a tanh, all four are at the same one in one group of eight.
+        """
+        axes = self.program.values()[self.program.outputs[output]].axes
+        few, bad = np.zeros_like(over), bad.copy()
+        for case in self._cases if bad.any() else ():
+            groups = case.groups(output)
+            np.add.at(few, groups, math.prod(a.space.size(case.sizes) for a in axes) / groups.size)
+        for number in range(_ROUNDINGS, _COARSE):
+            asked = bad & (few * number < _DRAWN)
+            if not asked.any():
+                break
+            for case in self._of(output, asked, lambda case, number=number: case.rounded(number)):
+                off = np.abs(_minus(case.rounded(number)[output], case.exact[output]))
+                _raise(moved, case, output, off)
+            bad &= over > ROOM * moved
+        return bad
 
     def _floats(self, case: Case, output: int, found: Array) -> bool:
         exact, eager = case.exact[output], case.eager[output]
