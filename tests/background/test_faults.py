@@ -350,3 +350,28 @@ def test_what_a_killed_process_was_to_time_is_timed_by_a_call(run):
     assert sum("trial" in entry.parts for entry in CacheFolder().entries()) == 1
     """)
     assert not err
+
+
+def test_an_operator_of_the_users_process_alone_is_named_at_the_users_line(run) -> None:
+    out, err = run("""
+    @torch.library.custom_op("mine::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    def body(x):
+        return torch.softmax(twice(x), -1)
+
+    pair = body, weft.compile(body, compile="background", measure="never")
+    check(pair)
+    print(weft.ready(pair[1]), weft.stats().failed)
+    check(pair)
+    """)
+    assert out.split() == ["True", "1"]
+    assert "torch.ops.mine.twice is known to your process alone" in err
+    assert err.count("what to do:") == 1
+    assert 'compile="blocking"' in err
+    assert "script.py:" in err.partition("LeftToPyTorchWarning")[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import select
 import signal
 import threading
@@ -41,6 +42,8 @@ from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
 
+_MISSING = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
+"""What PyTorch says of an operator that no library has registered."""
 _CUDA: Any = torch.cuda  # not fully known to type checkers
 _LENGTH = 8
 _MOST_GRAPHS = 64
@@ -202,7 +205,7 @@ class Server:
     def _compiled(self, request: GraphRequest) -> Reply:
         for number in self._graphs.keys() - request.alive:
             del self._graphs[number]
-        received, arguments = unpacked_graph(request.graph), tensors_of(request.arguments)
+        received, arguments = _received(request.graph), tensors_of(request.arguments)
         with noticed() as defects:
             with _as_known() if request.kernels else nullcontext():
                 graph = self._planned(request, received, arguments, defects)
@@ -262,6 +265,20 @@ class Server:
             raise UnsupportedError("the process that compiled this graph is gone")
         self._graphs.move_to_end(request.number)
         return graph.answer(tensors_of(request.arguments))
+
+
+def _received(graph: bytes) -> Received:
+    """Read a graph; raises UnsupportedError where it calls an operator that this process does not have."""
+    try:
+        return unpacked_graph(graph)
+    except AttributeError as error:
+        missing = _MISSING.search(str(error))
+        if missing is None:
+            raise
+        namespace, name = missing.groups()
+        what = f"torch.ops.{namespace}.{name} is known to your process alone, and weft compiles in another one"
+        todo = 'nothing: PyTorch runs this graph; or set compile="blocking", so that your process compiles it'
+        raise UnsupportedError(what, todo=todo) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import CompilerError, LeftToPyTorchWarning, NotBuiltError, TargetError, UnsupportedError
+from weft.errors import CompilerError, LeftToPyTorchWarning, Location, NotBuiltError, TargetError, UnsupportedError
 from weft.run import stats
 
 REFUSALS = (UnsupportedError, CompilerError, TargetError, torch.OutOfMemoryError)
@@ -102,9 +102,17 @@ SAID: set[str] = set()
 
 
 def warn(what: str, error: Exception) -> None:
-    """Warns with LeftToPyTorchWarning that PyTorch runs something, and why; if the machine is the reason, once in a process."""
+    """Warns with LeftToPyTorchWarning that PyTorch runs something, and why; if the machine is the reason, once in a process.
+
+    It is given at the line that the error is about, or the user's that called, so that none of weft's own is shown.
+    """
     if isinstance(error, CompilerError | TargetError):
         if error.what in SAID:
             return
         SAID.add(error.what)
-    warnings.warn(f"weft runs {what} in PyTorch: {error}", LeftToPyTorchWarning, stacklevel=4)
+    message, place = f"weft runs {what} in PyTorch: {error}", getattr(error, "where", None)
+    place = place if isinstance(place, Location) else Location.of_caller()
+    if place is None:
+        warnings.warn(message, LeftToPyTorchWarning, stacklevel=4)
+    else:
+        warnings.warn_explicit(message, LeftToPyTorchWarning, place.file, place.line)
