@@ -181,19 +181,21 @@ def test_the_time_of_processes_that_were_started_counts():
 
 
 def test_the_command_writes_rows_and_goes_on_where_it_stopped(monkeypatch, tmp_path):
-    asked = list[str]()
+    asked, read = list[str](), list[str]()
 
     def measured(subject, device, processes):
         asked.append(subject.name)
         return FirstCalls(subject.name, cold={"weft": (1.0, 1.0), "inductor": (2.0, 2.0)}, choices=(1, 1))
 
     monkeypatch.setattr(command, "first_calls", measured)
+    monkeypatch.setattr(command, "read_files", read.append)
     path = str(tmp_path / "first.json")
     given = ["bench", "--first-calls", "--device", "cpu", "--json", path, "--resume"]
     first = CliRunner().invoke(main, [*given, "--only", "log-softmax fp32"])
     assert (first.exit_code, asked) == (1, ["log-softmax fp32"]), first.output
     again = CliRunner().invoke(main, [*given, "--only", "log-softmax"])
     assert asked == ["log-softmax fp32", "log-softmax bf16"]
+    assert read == ["cpu", "cpu"]
     assert "log-softmax bf16: a second process compiled 0 times and chose 1 times" in again.output
     assert len(json.loads((tmp_path / "first.json").read_text())["results"]) == 2
 
