@@ -49,6 +49,28 @@ def same(program: TensorProgram, applied: BlockProgram, sizes: dict[str, int]) -
         _, found, others = run(program, applied, sizes, at_once, on_chip=True)
         assert all(domain.equal(a, b) for a, b in zip(wanted, found, strict=True)), at_once
         assert others == counts, at_once
+    beside(program, applied, sizes)
+
+
+def beside(program: TensorProgram, applied: BlockProgram, sizes: dict[str, int]) -> None:
+    """Holds draws that are run side by side against each by itself."""
+    domain, prepared = FieldDomain(7), Interpreted(applied)
+
+    def drawn(seed: int):
+        rng = np.random.default_rng(seed)
+        return with_indices(random_inputs(program, sizes, domain, rng), [program], domain, rng, sizes)
+
+    every_draw = [drawn(seed) for seed in range(3)]
+    alone = [prepared(inputs, sizes, domain)[0] for inputs in every_draw]
+    given = {
+        name: domain.lift(lambda *arrays: np.stack(arrays), *(each[name] for each in every_draw))
+        for name in every_draw[0]
+    }
+    for at_once in (1, AT_ONCE):
+        together, _ = prepared(given, sizes, domain, at_once=at_once, draws=3)
+        for number, wanted in enumerate(alone):
+            found = [domain.lift(lambda array, number=number: array[number], each) for each in together]
+            assert all(domain.equal(a, b) for a, b in zip(wanted, found, strict=True)), (at_once, number)
 
 
 @pytest.mark.parametrize("seed", range(3))

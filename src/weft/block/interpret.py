@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.block.guard import Guard, is_number
 from weft.block.items import Items, ItemValue, MemoryValue
-from weft.block.iterations import AT_ONCE, Around, LoopSteps
+from weft.block.iterations import AT_ONCE, Around, LoopStep, LoopSteps
 from weft.block.moves import joined, transposed
 from weft.block.program import (
     BlockNode,
@@ -45,13 +45,15 @@ from weft.block.program import (
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame
 from weft.block.transfers import with_transfers
 from weft.block.walk import ranks, results, worked_axes
-from weft.tensor.axes import Axis
-from weft.tensor.domain import Domain, at, both, broadcast, scanned
+from weft.tensor.axes import Axis, Space
+from weft.tensor.domain import Array, Domain, at, both, broadcast, scanned
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
 from weft.tensor.scalar import Apply, Arg
 
 V = TypeVar("V")
+_DRAWS = Axis("draws", Space("draws"))
+"""Of the loop over inputs that a program is run on side by side: it is around the program, and in none."""
 
 
 @dataclass
@@ -123,19 +125,24 @@ class Interpreted:
         on_chip: bool = False,
         watch: Callable[[BlockNode], None] | None = None,
         at_once: int = AT_ONCE,
+        draws: int = 0,
     ) -> tuple[tuple[V, ...], Observed]:
-        """Run it as `interpret` does."""
+        """Run it as `interpret` does; with `draws`, on so many inputs side by side, as if in a loop over them.
+
+        Then each input has them along a first dimension, and so has each output. At least two, and without `on_chip`.
+        """
         program, loops = self._program, self._loops_at(sizes, blocks or {}, at_once)
         run = _Interpreter(domain, loops, Items(domain, loops), self._worked, Observed(), on_chip, watch)
+        around = Around().inside(_DRAWS, LoopStep(np.arange(draws), 1, 1, draws)) if draws else Around()
         values: _Values[V] = {}
         for name, kind in program.inputs:
             if kind.lists:
-                values[name] = MemoryValue(name, inputs[name], kind.lists)
+                values[name] = MemoryValue(name, inputs[name], kind.lists, runs=around.runs)
             else:
-                values[name] = ItemValue(inputs[name], (), kind.dtype)
+                values[name] = ItemValue(inputs[name], (), kind.dtype, runs=around.runs)
                 run.traffic.loaded[name] += kind.dtype.bytes
         frame = Frame(run.memory, program.graph, {}) if on_chip else NO_FRAME
-        values = run.graph(program.graph, values, Around(), frame)
+        values = run.graph(program.graph, values, around, frame)
         run.traffic.on_chip = run.memory.peak
         results: list[V] = []
         for name, axes in zip(program.graph.outputs, program.output_axes, strict=True):
@@ -143,7 +150,9 @@ class Interpreted:
             own = value.axes if isinstance(value, MemoryValue) else value.dims
             if isinstance(value, ItemValue):
                 run.traffic.stored[name] += value.dtype.bytes
-            results.append(domain.lift(transposed(tuple(own.index(a) for a in axes)), value.array))
+            runs = len(value.runs)
+            array = domain.lift(transposed((*range(runs), *(runs + own.index(a) for a in axes))), value.array)
+            results.append(array if runs == len(around.runs) else domain.lift(_repeated(draws), array))
         return tuple(results), run.traffic
 
     def _loops_at(self, sizes: Mapping[str, int], blocks: Mapping[str, int], at_once: int) -> LoopSteps:
@@ -151,6 +160,11 @@ class Interpreted:
         if key not in self._loops:
             self._loops[key] = LoopSteps(dict(sizes), dict(blocks), self._ranks, at_once)
         return self._loops[key]
+
+
+def _repeated(times: int) -> Callable[[Array], Array]:
+    """Return the structural function that repeats an array along a first dimension."""
+    return lambda array: np.broadcast_to(array, (times, *array.shape))
 
 
 _Values = dict[str, "ItemValue[V] | MemoryValue[V]"]

@@ -17,7 +17,7 @@ import numpy as np
 from weft.block.interpret import Interpreted
 from weft.block.program import BlockProgram
 from weft.phases import phase
-from weft.tensor.domain import Domain
+from weft.tensor.domain import Array, Domain, at
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
 from weft.verify.inputs import one_by_one, random_inputs
@@ -33,6 +33,8 @@ V = TypeVar("V")
 _WIDER = 16
 # Draws with numbers of interest together make so many iterations of a scheduled program, about half a second's work, or are so few.
 _ITERATIONS, _FEWEST_TURNS = 12_000, 4
+# Draws more where blocks of masks are left out.
+_IDLE = 12
 
 
 @phase("field check")
@@ -84,6 +86,7 @@ class _Scheduled(Subject):
         self.program, self.programs = of.program, (of.program,)
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
         self.run, self.masks = Interpreted(self.applied), masks_of(self.applied)
+        self.idle = _IDLE if self.masks else 0
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
@@ -113,6 +116,23 @@ class _Scheduled(Subject):
     def found(self, place: Mapping[str, int], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Computes the outputs by the interpreter."""
         return self.run(inputs, place, domain)[0]
+
+    def all_found(
+        self, place: Mapping[str, int], every: Sequence[Mapping[str, V]], domain: Domain[V]
+    ) -> Iterator[tuple[V, ...]]:
+        """Computes the outputs on all inputs side by side: the interpreter takes its time for operations, hardly for elements."""
+        kinds = [{type(each[name]) for each in every} for name in every[0]]
+        if len(every) == 1 or any(len(kind) > 1 for kind in kinds):  # what is known in one alone would be known in none
+            yield from super().all_found(place, every, domain)
+            return
+        inputs = {name: domain.lift(_stacked, *(each[name] for each in every)) for name in every[0]}
+        together, _ = self.run(inputs, place, domain, draws=len(every))
+        for number in range(len(every)):
+            yield tuple(domain.lift(at(number), output) for output in together)
+
+
+def _stacked(*arrays: Array) -> Array:
+    return np.stack(arrays)
 
 
 def equivalent(  # noqa: PLR0913 - all but three have defaults

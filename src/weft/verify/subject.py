@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -113,6 +113,8 @@ class Subject(ABC):
     places: tuple[Mapping[str, Any], ...]
     orders: int = 0
     """How many trials more where results depend on an order: of few elements, half of the orders tell nothing."""
+    idle: int = 0
+    """How many draws more at the first place, of masks whose blocks are left out: two draws may have none that tells."""
     guards: bool = False
     """The second may ask for infinities and NaN where the first does not: no rewrite's claim is about these."""
 
@@ -137,6 +139,12 @@ class Subject(ABC):
     def found(self, place: Mapping[str, Any], inputs: Mapping[str, V], domain: Domain[V]) -> tuple[V, ...]:
         """Computes the outputs of the other."""
 
+    def all_found(
+        self, place: Mapping[str, Any], every: Sequence[Mapping[str, V]], domain: Domain[V]
+    ) -> Iterator[tuple[V, ...]]:
+        """Computes the outputs of the other on each of these inputs."""
+        return (self.found(place, inputs, domain) for inputs in every)
+
     def difference(self, draw: Draw) -> Verdict | None:
         """Returns the verdict where they differ, or cannot be run; None where they agree everywhere."""
         for number, place in enumerate(self.places):
@@ -155,13 +163,22 @@ class Subject(ABC):
         programs, trials, sizes = self.programs, draw.trials, self.sizes_at(place)
         more = first and not draw.arbitrary
         numbers = turns(programs, sizes, self.most_turns(place)) if more else 0
+        further = numbers + self.idle if more else 0
         orders = self.orders if any(map(ordered, programs)) else 0
-        for trial in range(trials + numbers + orders):
-            domain, rng = draw.field(programs, trial), draw.rng(trial, tuple(sizes.values()))
+
+        def drawn(trial: int, domain: FieldDomain) -> dict[str, FieldElements]:
+            rng = draw.rng(trial, tuple(sizes.values()))
             inputs = with_indices(self.inputs(place, domain, rng), programs, domain, rng, sizes)
-            if trials <= trial < trials + numbers:
-                inputs = with_numbers(inputs, programs, domain, rng, trial - trials, sizes, draw.begin)
-            different = self._differs(place, inputs, domain)
+            if not trials <= trial < trials + numbers:
+                return inputs
+            return with_numbers(inputs, programs, domain, rng, trial - trials, sizes, draw.begin)
+
+        first_order = trials + further
+        alone = [(trial,) for trial in (*range(trials), *range(first_order, first_order + orders))]
+        # Further draws need no field of their own: all that have one chain of primes are run side by side.
+        for some in (*alone[:trials], *_side_by_side(trials, further), *alone[trials:]):
+            domain = draw.field(programs, some[0])
+            different = self._differs(place, [drawn(trial, domain) for trial in some], domain)
             if different is not None:
                 return different
         return self._different_integers(draw) if more else None
@@ -172,16 +189,20 @@ class Subject(ABC):
         for turn in range(exhausting(self.programs, self.sizes_at(place)) or 0):
             domain = draw.field(self.programs, turn)
             inputs = self.inputs(place, domain, draw.rng(draw.trials + turn, ()))
-            different = self._differs(place, with_all_integers(inputs, self.programs, domain, turn), domain)
+            different = self._differs(place, [with_all_integers(inputs, self.programs, domain, turn)], domain)
             if different is not None:
                 return different
         return None
 
     def _differs(
-        self, place: Mapping[str, Any], inputs: Mapping[str, FieldElements], domain: FieldDomain
+        self, place: Mapping[str, Any], every: Sequence[Mapping[str, FieldElements]], domain: FieldDomain
     ) -> int | None:
-        wanted, found = self.wanted(place, inputs, domain), self.found(place, inputs, domain)
-        return _first_difference(domain, wanted, found)
+        """Returns the first output that differs on any of these inputs."""
+        for inputs, found in zip(every, self.all_found(place, every, domain), strict=True):
+            different = _first_difference(domain, self.wanted(place, inputs, domain), found)
+            if different is not None:
+                return different
+        return None
 
     def table(self) -> Mapping[str, Any]:
         """Returns a place where the inputs that are not floats go through all values."""
@@ -212,6 +233,12 @@ class Subject(ABC):
         if closes and self.difference(arbitrary) is None:
             return self.held(arbitrary)
         return held
+
+
+def _side_by_side(trials: int, further: int) -> list[tuple[int, ...]]:
+    """Parts the further draws, which come after the trials, by the chain of primes that each has."""
+    every = range(trials, trials + further)
+    return [tuple(some) for chain in range(trials) if (some := every[chain::trials])]
 
 
 def _exponentials(program: TensorProgram) -> int:
