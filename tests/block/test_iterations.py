@@ -21,7 +21,7 @@ from weft.lab.fuzz.random_schedules import fitting_schedule
 from weft.masks import limit
 from weft.schedule import Level, LevelPlace, LoopSchedule, Schedule, apply
 from weft.tensor.field import FieldDomain
-from weft.tensor.program import TensorProgram
+from weft.tensor.program import Elementwise, Extent, TensorProgram, Use
 from weft.tensor.scalar import Apply, Arg, Lit
 from weft.verify import verify
 from weft.verify.inputs import random_inputs, with_indices
@@ -90,6 +90,14 @@ def test_so_are_those_of_random_programs() -> None:
                 seen += 1
                 same(subject.free, small, dict(sizes))
     assert seen > 6
+
+
+def test_an_output_that_no_input_decides_is_each_draws() -> None:
+    (m,) = programs.axes("m")
+    size = Extent("size", (), programs.F32, m.space)
+    twice = Elementwise("twice", (m,), programs.F32, Apply("add", (Arg(0), Arg(0))), (Use("x", (m,)),))
+    program = TensorProgram((programs.tensor("x", m),), (size, twice), ("size", "twice"))
+    beside(program, fitting_schedule(fused(program), random.Random(0))[1], {"M": 5})
 
 
 def matmul(rows: int = 2, columns: int = 3) -> tuple[TensorProgram, BlockProgram]:
