@@ -16,8 +16,9 @@ from torch._dynamo.exc import BackendCompilerFailed
 import weft
 from weft.api import known as general
 from weft.api import net
-from weft.errors import DefectError, LeftToPyTorchWarning
+from weft.errors import DefectError, LeftToPyTorchWarning, Location, UnsupportedError
 from weft.plan.execute import runner
+from weft.plan.execute.instead import warn
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +224,15 @@ def test_a_comparison_with_other_graphs_that_fails_is_reported(monkeypatch):
         x = torch.randn(1, 6)
         with pytest.warns(LeftToPyTorchWarning, match="planted 7"):
             torch.testing.assert_close(fast(x), torch.softmax(x, -1) + x.sum(0))
+
+
+def test_a_warning_is_shown_once_at_the_line_that_it_is_about():
+    """Python shows a warning once for each line, by default; no line of weft's is any use to who reads it."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for line in (8, 8, 9):
+            warn("this call", UnsupportedError("no kernel takes it", where=Location("model.py", line, "x + 1")))
+        for _ in range(2):
+            warn("this call", UnsupportedError("no kernel takes that"))
+    assert [(w.filename, w.lineno) for w in shown[:2]] == [("model.py", 8), ("model.py", 9)]
+    assert [w.filename for w in shown[2:]] == [__file__]

@@ -99,6 +99,8 @@ def _hear(error: type[Exception]) -> None:
 
 SAID: set[str] = set()
 """What was warned of that concerns all graphs of this process alike."""
+_SHOWN: dict[Any, Any] = {}
+"""Python's note of the warnings that it has shown, so that each is shown once at a line, as its filters say."""
 
 
 def warn(what: str, error: Exception) -> None:
@@ -115,4 +117,4 @@ def warn(what: str, error: Exception) -> None:
     if place is None:
         warnings.warn(message, LeftToPyTorchWarning, stacklevel=4)
     else:
-        warnings.warn_explicit(message, LeftToPyTorchWarning, place.file, place.line)
+        warnings.warn_explicit(message, LeftToPyTorchWarning, place.file, place.line, registry=_SHOWN)
