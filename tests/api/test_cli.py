@@ -405,6 +405,11 @@ def test_the_help_imports_no_command():
     assert not {"weft.cli.bench", "weft.cli.doctor", "torch._dynamo"} & set(modules)
 
 
+def test_a_command_that_is_misspelt_is_told_what_was_meant():
+    assert "Did you mean 'bench'?" in run("benc").output
+    assert "No such command 'nosuch'" in run("nosuch").output
+
+
 def test_every_option_that_names_a_file_is_tried_first():
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]

@@ -12,6 +12,7 @@ from torch import nn
 
 from testkit.api.models import MODELS
 from weft.api.backend import compile_graph
+from weft.api.background import server
 from weft.api.background.ambience import Ambience
 from weft.api.background.graphs import forms_of, packed_graph, tensors_of, unpacked_graph
 from weft.api.background.messages import GraphRequest, Reply
@@ -233,3 +234,15 @@ def test_a_tensor_without_elements_is_sent() -> None:
     received = unpacked_graph(packed_graph(_holding(torch.empty(0, 3))))
     assert [each.shape for each in received.gm.state_dict().values()] in ([], [(0, 3)])
     assert received.whole
+
+
+@pytest.mark.parametrize("name", ["mine.twice", "aten.relu.mine"])
+def test_an_operator_that_this_process_lacks_is_named(name: str, monkeypatch) -> None:
+    def missing(_: bytes) -> None:
+        found: Any = torch.ops
+        for part in name.split("."):
+            found = getattr(found, part)
+
+    monkeypatch.setattr(server, "unpacked_graph", missing)
+    with pytest.raises(UnsupportedError, match=f"torch.ops.{name} is known to your process alone"):
+        server._received(b"")

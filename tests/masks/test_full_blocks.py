@@ -121,7 +121,7 @@ def test_a_guard_that_takes_others_for_full_or_full_ones_twice_is_refuted(name: 
     if name != "maxima":  # which may be taken twice
         wrong.append(changed(right, GuardedBlocks.partial, lambda g: replace(g, full=3 if beforehand else 0.5)))
     for each in wrong:
-        assert any(verify(program, each, seed=seed).equal is False for seed in range(3))
+        assert all(verify(program, each, seed=seed).equal is False for seed in range(3))
 
 
 def test_what_no_number_takes_out_is_read_in_every_block() -> None:
@@ -162,6 +162,9 @@ def test_spans_have_full_blocks_among_their_whole_ones() -> None:
     assert verify(program, found).agrees
     wrong = changed(found, GuardedBlocks.full, lambda g: replace(g, blocks=GuardedBlocks.busy))
     assert verify(program, wrong).equal is False
+    # With two draws these seeds, of 120, had no block that tells.
+    primes = (710297543, 1420595087, 586275779, 1172551559)
+    assert all(verify(program, wrong, seed=seed, primes=primes).equal is False for seed in (8, 53, 61, 117))
 
 
 def test_what_full_blocks_leave_goes_on_from_them() -> None:

@@ -44,3 +44,6 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="weft")
 def main() -> None:
     """Turn plain PyTorch into a few fused, verified kernels."""
+
+
+main.commands.update({name: click.Command(name) for name in _COMMANDS})  # click looks here for what was meant

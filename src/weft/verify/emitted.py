@@ -32,8 +32,9 @@ _ORDERS, _ROUNDINGS = 2, 4
 # How many runs that round so many times as coarsely, at the most: an integer that rounding decides lies among theirs. Of two shares
 # that are as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
 _COARSE = 64
-# Of a group of few elements so many results at random are looked at, in up to that many runs, before it is wrong.
-_DRAWN = 256
+# Of a group of few elements so many results that are rounded at random are looked at before it is wrong, in at most so many runs;
+# after some of them none where it is off by so many times as much as they allow.
+_DRAWN, _MOST_ROUNDINGS, _ENOUGH, _HOPELESS = 256, 64, 12, 16.0
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
 _NOISE = 0.125
@@ -136,13 +137,16 @@ class ErrorTally:
         for case in self._cases if bad.any() else ():
             groups = case.groups(output)
             np.add.at(few, groups, math.prod(a.space.size(case.sizes) for a in axes) / groups.size)
-        for number in range(_ROUNDINGS, _COARSE):
+        for number in range(_ROUNDINGS, _MOST_ROUNDINGS):
             asked = bad & (few * number < _DRAWN)
-            if not asked.any():
+            if number >= _ENOUGH:
+                asked &= over <= _HOPELESS * ROOM * moved
+            some = [case for case in self._of(output, asked, lambda _: None) if _affordable(self.program, case, number)]
+            if not some:
                 break
-            for case in self._of(output, asked, lambda case, number=number: case.rounded(number)):
-                off = np.abs(_minus(case.rounded(number)[output], case.exact[output]))
-                _raise(moved, case, output, off)
+            for case in some:
+                _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
+                self._forget(case)
             bad &= over > ROOM * moved
         return bad
 
@@ -333,6 +337,11 @@ class ErrorTally:
         """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
         return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + dtype.least_normal
+
+
+def _affordable(program: TensorProgram, case: Case, runs: int) -> bool:
+    """Tells whether a case is small enough for so many runs."""
+    return runs < AT_MOST // points(program, case.sizes)
 
 
 def _in_orders(case: Case) -> list[tuple[Array, ...]]:

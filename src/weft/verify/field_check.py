@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
 
 from weft.block.interpret import Interpreted
-from weft.block.program import BlockProgram
+from weft.block.program import BlockProgram, Fill, Literal, Map, Pointwise, State
+from weft.block.walk import every
 from weft.phases import phase
 from weft.tensor.domain import Array, Domain, at
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
-from weft.verify.inputs import one_by_one, random_inputs
+from weft.tensor.scalar import Lit, parts
+from weft.verify.inputs import one_by_one, ordered, random_inputs
 from weft.verify.masks import masks_of, with_idle_blocks
 from weft.verify.moves import Calls, run_moves
 from weft.verify.sizes import Freed, different_size, edge_sizes, freed, iterations, small_tiles
@@ -33,8 +36,8 @@ V = TypeVar("V")
 _WIDER = 16
 # Draws with numbers of interest together make so many iterations of a scheduled program, about half a second's work, or are so few.
 _ITERATIONS, _FEWEST_TURNS = 12_000, 4
-# Draws more where blocks of masks are left out.
-_IDLE = 12
+# Draws more where blocks of masks are left out; and draws that are run at once in one field.
+_IDLE, _TOGETHER = 12, 8
 
 
 @phase("field check")
@@ -86,7 +89,10 @@ class _Scheduled(Subject):
         self.program, self.programs = of.program, (of.program,)
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
         self.run, self.masks = Interpreted(self.applied), masks_of(self.applied)
-        self.idle = _IDLE if self.masks else 0
+        self.idle, self.numbers = (_IDLE if self.masks else 0), _numbers(self.applied)
+        # Integers are compared with what is computed: how these lie beside each other is another draw in each field.
+        compared = any(n.dtype.kind == "int" for n in self.program.inputs) and ordered(self.program)
+        self.together = 1 if compared else _TOGETHER
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:
@@ -118,17 +124,33 @@ class _Scheduled(Subject):
         return self.run(inputs, place, domain)[0]
 
     def all_found(
-        self, place: Mapping[str, int], every: Sequence[Mapping[str, V]], domain: Domain[V]
+        self, place: Mapping[str, int], draws: Sequence[Mapping[str, V]], domain: Domain[V]
     ) -> Iterator[tuple[V, ...]]:
         """Computes the outputs on all inputs side by side: the interpreter takes its time for operations, hardly for elements."""
-        kinds = [{type(each[name]) for each in every} for name in every[0]]
-        if len(every) == 1 or any(len(kind) > 1 for kind in kinds):  # what is known in one alone would be known in none
-            yield from super().all_found(place, every, domain)
+        kinds = [{type(each[name]) for each in draws} for name in draws[0]]
+        if len(draws) == 1 or any(len(kind) > 1 for kind in kinds):  # what is known in one alone would be known in none
+            yield from super().all_found(place, draws, domain)
             return
-        inputs = {name: domain.lift(_stacked, *(each[name] for each in every)) for name in every[0]}
-        together, _ = self.run(inputs, place, domain, draws=len(every))
-        for number in range(len(every)):
+        inputs = {name: domain.lift(_stacked, *(each[name] for each in draws)) for name in draws[0]}
+        together, _ = self.run(inputs, place, domain, draws=len(draws))
+        for number in range(len(draws)):
             yield tuple(domain.lift(at(number), output) for output in together)
+
+
+def _numbers(applied: BlockProgram) -> tuple[float, ...]:
+    """Lists the numbers in a scheduled program, which rewrites may have brought in."""
+    found: set[float] = set()
+    for node in every(applied.graph.nodes):
+        match node:
+            case Pointwise():
+                found.update(float(each.value) for each in parts(node.expr) if isinstance(each, Lit))
+            case Literal() | Fill():
+                found.add(float(node.value))
+            case Map(state=State() as state):
+                found.update(float(each.init) for each in state.components)
+            case _:
+                pass
+    return tuple(sorted(number for number in found if isfinite(number)))
 
 
 def _stacked(*arrays: Array) -> Array:

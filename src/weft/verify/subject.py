@@ -81,10 +81,13 @@ class Draw:
         """Tell which draw with numbers of interest is the first: where there is no time for all, each verdict makes others."""
         return modular.key(self.seed, "first of the draws with numbers", self.chains) % (1 << 31)
 
-    def field(self, programs: Sequence[TensorProgram], trial: int) -> FieldDomain:
-        """Makes a field for values of `programs`."""
+    def field(self, programs: Sequence[TensorProgram], trial: int, numbers: Sequence[float] = ()) -> FieldDomain:
+        """Makes a field for values of `programs`, and of a schedule that has these `numbers`."""
         moduli = self.chains[trial % self.trials]
-        return field_for(programs, modular.key(self.seed, trial, moduli), moduli, arbitrary=self.arbitrary)
+        domain = field_for(programs, modular.key(self.seed, trial, moduli), moduli, arbitrary=self.arbitrary)
+        for number in numbers:
+            domain.full((), number, DType.float64)
+        return domain
 
     def rng(self, trial: int, sizes: Sequence[int]) -> np.random.Generator:
         """Makes the source of the inputs of one trial, which nobody knows before the primes; numbers of interest need no hiding."""
@@ -115,6 +118,10 @@ class Subject(ABC):
     """How many trials more where results depend on an order: of few elements, half of the orders tell nothing."""
     idle: int = 0
     """How many draws more at the first place, of masks whose blocks are left out: two draws may have none that tells."""
+    together: int = 1
+    """How many of the further draws are run at once, in one field."""
+    numbers: tuple[float, ...] = ()
+    """Numbers of the second that the programs need not have: its field knows them from the start, as it does theirs."""
     guards: bool = False
     """The second may ask for infinities and NaN where the first does not: no rewrite's claim is about these."""
 
@@ -140,10 +147,10 @@ class Subject(ABC):
         """Computes the outputs of the other."""
 
     def all_found(
-        self, place: Mapping[str, Any], every: Sequence[Mapping[str, V]], domain: Domain[V]
+        self, place: Mapping[str, Any], draws: Sequence[Mapping[str, V]], domain: Domain[V]
     ) -> Iterator[tuple[V, ...]]:
         """Computes the outputs of the other on each of these inputs."""
-        return (self.found(place, inputs, domain) for inputs in every)
+        return (self.found(place, inputs, domain) for inputs in draws)
 
     def difference(self, draw: Draw) -> Verdict | None:
         """Returns the verdict where they differ, or cannot be run; None where they agree everywhere."""
@@ -173,11 +180,11 @@ class Subject(ABC):
                 return inputs
             return with_numbers(inputs, programs, domain, rng, trial - trials, sizes, draw.begin)
 
-        first_order = trials + further
-        alone = [(trial,) for trial in (*range(trials), *range(first_order, first_order + orders))]
-        # Further draws need no field of their own: all that have one chain of primes are run side by side.
-        for some in (*alone[:trials], *_side_by_side(trials, further), *alone[trials:]):
-            domain = draw.field(programs, some[0])
+        groups = [(trial,) for trial in range(trials)]
+        groups += _of_one_chain(range(trials, trials + further), trials, self.together)
+        groups += [(trial,) for trial in range(trials + further, trials + further + orders)]
+        for some in groups:
+            domain = draw.field(programs, some[0], self.numbers)
             different = self._differs(place, [drawn(trial, domain) for trial in some], domain)
             if different is not None:
                 return different
@@ -187,7 +194,7 @@ class Subject(ABC):
         """Returns the first output that differs where the inputs that are not floats go through all values."""
         place = self.table()
         for turn in range(exhausting(self.programs, self.sizes_at(place)) or 0):
-            domain = draw.field(self.programs, turn)
+            domain = draw.field(self.programs, turn, self.numbers)
             inputs = self.inputs(place, domain, draw.rng(draw.trials + turn, ()))
             different = self._differs(place, [with_all_integers(inputs, self.programs, domain, turn)], domain)
             if different is not None:
@@ -198,8 +205,9 @@ class Subject(ABC):
         self, place: Mapping[str, Any], every: Sequence[Mapping[str, FieldElements]], domain: FieldDomain
     ) -> int | None:
         """Returns the first output that differs on any of these inputs."""
-        for inputs, found in zip(every, self.all_found(place, every, domain), strict=True):
-            different = _first_difference(domain, self.wanted(place, inputs, domain), found)
+        every_wanted = [self.wanted(place, inputs, domain) for inputs in every]
+        for wanted, found in zip(every_wanted, self.all_found(place, every, domain), strict=True):
+            different = _first_difference(domain, wanted, found)
             if different is not None:
                 return different
         return None
@@ -235,10 +243,14 @@ class Subject(ABC):
         return held
 
 
-def _side_by_side(trials: int, further: int) -> list[tuple[int, ...]]:
-    """Parts the further draws, which come after the trials, by the chain of primes that each has."""
-    every = range(trials, trials + further)
-    return [tuple(some) for chain in range(trials) if (some := every[chain::trials])]
+def _of_one_chain(draws: range, trials: int, together: int) -> list[tuple[int, ...]]:
+    """Parts draws into groups that have one chain of primes each, of so many at the most."""
+    groups = (
+        draws[chain::trials][begin : begin + together]
+        for chain in range(trials)
+        for begin in range(0, len(draws), together)
+    )
+    return [tuple(some) for some in groups if some]
 
 
 def _exponentials(program: TensorProgram) -> int:

@@ -11,8 +11,8 @@ from testkit.block.paper import each, row_sum
 from weft.tensor.domain import Array
 from weft.tensor.dtypes import DType
 from weft.tensor.order import Order
-from weft.tensor.program import Monoid, Ranking, Reduction, TensorProgram, Use
-from weft.tensor.scalar import Arg, apply
+from weft.tensor.program import Extent, Monoid, Ranking, Reduction, TensorProgram, Use
+from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.cases import Case, cases
 from weft.verify.emitted import ErrorTally
 from weft.verify.fitted import MANY, fitted
@@ -55,6 +55,25 @@ def normalised():
         row_sum("t", "squares", m, n),
         each("r", (m,), apply("sqrt", Arg(0)), Use("t", (m,))),
         each("out", (m, n), apply("div", Arg(0), Arg(1)), Use("x", (m, n)), Use("r", (m,))),
+    )
+    return TensorProgram((programs.tensor("x", m, n),), nodes, ("out",))
+
+
+def about_the_mean():
+    """Makes 1 / (n * x - sum of x), which rounding decides where x is the same all along a row."""
+    m, n = programs.axes("m", "n")
+    nodes = (
+        Extent("size", (), F32, n.space),
+        row_sum("t", "x", m, n),
+        each(
+            "d",
+            (m, n),
+            apply("sub", apply("mul", Arg(0), Arg(1)), Arg(2)),
+            Use("x", (m, n)),
+            Use("size", ()),
+            Use("t", (m,)),
+        ),
+        each("out", (m, n), apply("div", Lit(1.0), Arg(0)), Use("d", (m, n))),
     )
     return TensorProgram((programs.tensor("x", m, n),), nodes, ("out",))
 

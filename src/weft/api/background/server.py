@@ -42,8 +42,11 @@ from weft.run import artifacts, stats
 from weft.run.build import end_compilers
 from weft.run.compiler import stop_compilers
 
-_MISSING = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
-"""What PyTorch says of an operator that no library has registered."""
+_MISSING = (
+    re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'"),
+    re.compile(r"The underlying op of '(\w+\.\w+)' has no overload name '(\w+)'"),
+)
+"""What PyTorch says of an operator that no library has registered, and of an overload."""
 _CUDA: Any = torch.cuda  # not fully known to type checkers
 _LENGTH = 8
 _MOST_GRAPHS = 64
@@ -272,7 +275,7 @@ def _received(graph: bytes) -> Received:
     try:
         return unpacked_graph(graph)
     except AttributeError as error:
-        missing = _MISSING.search(str(error))
+        missing = next((found for each in _MISSING if (found := each.search(str(error)))), None)
         if missing is None:
             raise
         namespace, name = missing.groups()
