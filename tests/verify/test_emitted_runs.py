@@ -45,9 +45,9 @@ def test_of_one_element_as_many_runs_are_looked_at_as_of_many():
     assert said(np.arange(37)) is not None
 
 
-@pytest.mark.parametrize(("rows", "found", "most"), [(1, 40.0, 63), (1, 1e4, 11), (300, 40.0, 11), (3900, 40.0, 3)])
+@pytest.mark.parametrize(("rows", "found", "most"), [(1, 40.0, 63), (300, 40.0, 11), (3900, 40.0, 3)])
 def test_so_many_runs_and_no_more(rows, found, most, monkeypatch):
-    """Of one element 64; of 23, as 300 rows of 13 regimes have, as many as come to 256 results; 12 where none could explain it."""
+    """Of one element 64; of 23, as 300 rows of 13 regimes have, as many as come to 256 results."""
     asked, made = list[int](), Case.rounded
 
     def rounded(self, number, **keywords):

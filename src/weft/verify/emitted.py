@@ -32,9 +32,9 @@ _ORDERS, _ROUNDINGS = 2, 4
 # How many runs that round so many times as coarsely, at the most: an integer that rounding decides lies among theirs. Of two shares
 # that are as good as equal either may be the greater, and a GPU's exponentials and quotients are off by two units.
 _COARSE = 64
-# Of a group of few elements so many results that are rounded at random are looked at before it is wrong, in at most so many runs;
-# after some of them none where it is off by so many times as much as they allow.
-_DRAWN, _MOST_ROUNDINGS, _ENOUGH, _HOPELESS = 256, 64, 12, 16.0
+# Of a group of few elements so many results that are rounded at random are looked at before it is wrong, in at most so many runs,
+# which have so many operations together: a second or two.
+_DRAWN, _MOST_ROUNDINGS, _MORE = 256, 64, 1 << 26
 # Where those runs are off by more than this share of the largest result, it has no right digit, and rounding at its worst is the
 # measure.
 _NOISE = 0.125
@@ -137,16 +137,14 @@ class ErrorTally:
         for case in self._cases if bad.any() else ():
             groups = case.groups(output)
             np.add.at(few, groups, math.prod(a.space.size(case.sizes) for a in axes) / groups.size)
+        left = _MORE
         for number in range(_ROUNDINGS, _MOST_ROUNDINGS):
             asked = bad & (few * number < _DRAWN)
-            if number >= _ENOUGH:
-                asked &= over <= _HOPELESS * ROOM * moved
-            some = [case for case in self._of(output, asked, lambda _: None) if _affordable(self.program, case, number)]
-            if not some:
-                break
-            for case in some:
+            for case in self._of(output, asked, lambda _: None):
+                left -= points(self.program, case.sizes)
+                if left < 0:
+                    return bad
                 _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
-                self._forget(case)
             bad &= over > ROOM * moved
         return bad
 
@@ -337,11 +335,6 @@ class ErrorTally:
         """Returns the error rule's bound; below the normal numbers, which some machines make 0, nothing counts."""
         dtype = self._dtype(output)
         return 2.0 * most[1] + 2.0 * dtype.eps * most[2] + dtype.least_normal
-
-
-def _affordable(program: TensorProgram, case: Case, runs: int) -> bool:
-    """Tells whether a case is small enough for so many runs."""
-    return runs < AT_MOST // points(program, case.sizes)
 
 
 def _in_orders(case: Case) -> list[tuple[Array, ...]]:

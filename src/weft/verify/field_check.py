@@ -23,7 +23,7 @@ from weft.tensor.domain import Array, Domain, at
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
 from weft.tensor.scalar import Lit, parts
-from weft.verify.inputs import one_by_one, ordered, random_inputs
+from weft.verify.inputs import compares_integers, one_by_one, random_inputs
 from weft.verify.masks import masks_of, with_idle_blocks
 from weft.verify.moves import Calls, run_moves
 from weft.verify.sizes import Freed, different_size, edge_sizes, freed, iterations, small_tiles
@@ -90,9 +90,8 @@ class _Scheduled(Subject):
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
         self.run, self.masks = Interpreted(self.applied), masks_of(self.applied)
         self.idle, self.numbers = (_IDLE if self.masks else 0), _numbers(self.applied)
-        # Integers are compared with what is computed: how these lie beside each other is another draw in each field.
-        compared = any(n.dtype.kind == "int" for n in self.program.inputs) and ordered(self.program)
-        self.together = 1 if compared else _TOGETHER
+        # How integers lie beside what is no number is another draw in each field, and few other integers make up for that.
+        self.together = 1 if compares_integers(self.program) else _TOGETHER
         self.places = tuple(self._places(of))
 
     def _places(self, of: Freed) -> Iterator[Mapping[str, int]]:

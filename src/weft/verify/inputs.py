@@ -214,6 +214,44 @@ def ordered(program: TensorProgram) -> bool:
     )
 
 
+def compares_integers(program: TensorProgram) -> bool:
+    """Tells whether integers of the inputs, or what is made of them, are compared with what may be no integer.
+
+    Integers beside integers are known exactly, whatever the order of elements is; and not where they say where to read.
+    """
+    values = program.values()
+    made = {n.name for n in program.inputs if n.dtype.kind == "int"}
+    for node in program.nodes:
+        read = {node.source} if isinstance(node, Lookup) else set(uses(node))
+        if made.isdisjoint(read):
+            continue
+        if read <= made:  # what integers choose among is none of them
+            made.add(node.name)
+        match node:
+            case Elementwise():
+                args = [(use.value in made, values[use.value].dtype.is_float) for use in node.args]
+                if any(_compares_integers(part, args) for part in parts(node.expr)):
+                    return True
+            case Reduction() | Ranking() | Scan():
+                if any(values[name].dtype.is_float for name in read & made):
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _compares_integers(expr: Scalar, args: Sequence[tuple[bool, bool]]) -> bool:
+    """Tells of one operation whether it orders what is made of integers beside a float; `args`: of each whether it is either."""
+    if not isinstance(expr, Apply) or expr.op not in ORDERING:
+        return False
+    inside = tuple(parts(expr))
+    leaves = [args[part.index] for part in inside if isinstance(part, Arg)]
+    floats = any(
+        isinstance(part, Convert) or (isinstance(part, Lit) and isinstance(part.value, float)) for part in inside
+    )
+    return any(integer for integer, _ in leaves) and (floats or any(is_float for _, is_float in leaves))
+
+
 def joins_outcomes(program: TensorProgram) -> bool:
     """Tells whether many comparisons decide one result together, as `all` and `any` have them: random ones hardly ever all hold."""
     outcomes = {n.name for n in program.inputs if n.dtype is DType.bool}
