@@ -7,7 +7,8 @@ from testkit.block import programs
 from testkit.block.paper import each
 from testkit.verify import emitted
 from testkit.verify.emitted import about_the_mean
-from weft.tensor.program import TensorProgram, Use
+from weft.tensor.dtypes import DType
+from weft.tensor.program import Elementwise, TensorProgram, Use
 from weft.tensor.scalar import Arg, Lit, apply
 from weft.verify.cases import Case, cases
 from weft.verify.emitted import ErrorTally
@@ -66,3 +67,31 @@ def test_so_many_runs_and_no_more(rows, found, most, monkeypatch):
     tally.add(given, (np.full(rows, found),))
     assert tally.verdict() is not None
     assert max(asked) == most
+
+
+@pytest.mark.parametrize(("scale", "is_right"), [(1e8, True), (1e4, False)])
+def test_what_noise_decides_may_be_beyond_the_range(scale, is_right):
+    """Of 16 bits: eager has a number there by accident, and four runs that round at random too."""
+    (m,) = programs.axes("m")
+
+    def made(name, expr, *args):
+        return Elementwise(name, (m,), DType.float16, expr, tuple(Use(arg, (m,)) for arg in args))
+
+    nodes = (
+        made("one", apply("add", Arg(0), Lit(0.3)), "x"),
+        made("other", apply("sub", Arg(0), Lit(0.3)), "one"),
+        made("noise", apply("sub", Arg(0), Arg(1)), "other", "x"),
+        made("more", apply("mul", Arg(0), Lit(1e4)), "noise"),
+        made("out", apply("mul", Arg(0), Lit(scale)), "more"),
+    )
+    program = TensorProgram((programs.tensor("x", m, dtype=DType.float16),), nodes, ("out",))
+    case = next(iter(cases(program, [], [{"M": 1}], 0)))
+
+    def said(x):
+        given = type(case)(program, case.sizes, {"x": np.full(1, x, np.float16).astype(np.float64)}, case.layout, 0)
+        tally = ErrorTally(program)
+        tally.add(given, (np.full(1, np.inf),))
+        return tally.verdict()
+
+    found = [said(x / 64) is None for x in range(65, 81)]
+    assert found == [is_right] * len(found)

@@ -187,8 +187,8 @@ class ErrorTally:
             )
         if lost.any():
             lost = lost & ~case.accidental[output]
-        for number in range(_ROUNDINGS) if lost.any() else ():
-            lost = lost & ~_same_class(found, case.rounded(number)[output])
+        if lost.any():
+            lost = self._lost_in_all_runs(case, output, found, lost)
         left = lost if lost.any() else self._odd(case, output, found, exact, odd)
         if not left.any():
             return False
@@ -196,6 +196,23 @@ class ErrorTally:
         regimes = said(_group_at(case, output, place))
         self.wrong.append(f"output {output}, {regimes}: {found[place]} where eager gives {eager[place]}")
         return True
+
+    def _lost_in_all_runs(self, case: Case, output: int, found: Array, lost: Array) -> Array:
+        """Tells which numbers are lost that no run that rounds at random loses, or has beyond the range of the output's type.
+
+        Of few, more runs are asked, as where numbers are off (`_beyond_more_runs`).
+        """
+        dtype, cost = self._dtype(output), points(self.program, case.sizes)
+        with np.errstate(over="ignore"):  # beyond it a number is rounded to infinity; of fp64 that is infinite itself
+            largest = np.ldexp(1.0 - dtype.eps / 4, dtype.exponents[1])
+        for number in range(_MOST_ROUNDINGS):
+            count = int(np.count_nonzero(lost))
+            if not count or (number >= _ROUNDINGS and (count * number >= _DRAWN or cost * number > _MORE)):
+                break
+            other = case.rounded(number)[output]
+            beyond = np.isinf(found) & (np.abs(other) > largest) & ((other > 0) == (found > 0))
+            lost = lost & ~(_same_class(found, other) | beyond)
+        return lost
 
     def _odd(self, case: Case, output: int, found: Array, exact: Array, odd: Array) -> Array:
         """Tells which of elements that are `odd` stay so: eager has no number, and a right kernel may not give such a result there.
