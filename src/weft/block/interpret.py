@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from math import prod
+from math import isfinite, prod
 from typing import Generic, TypeVar, assert_never
 
 import numpy as np
@@ -44,12 +44,12 @@ from weft.block.program import (
 )
 from weft.block.residency import NO_FRAME, Frame, LiveBytes, LoopFrame, NoLoopFrame
 from weft.block.transfers import with_transfers
-from weft.block.walk import ranks, results, worked_axes
+from weft.block.walk import every, ranks, results, worked_axes
 from weft.tensor.axes import Axis, Space
 from weft.tensor.domain import Array, Domain, at, both, broadcast, scanned
 from weft.tensor.dtypes import DType
 from weft.tensor.program import Monoid
-from weft.tensor.scalar import Apply, Arg
+from weft.tensor.scalar import Apply, Arg, Lit, parts
 
 V = TypeVar("V")
 _DRAWS = Axis("draws", Space("draws"))
@@ -154,6 +154,21 @@ class Interpreted:
             array = domain.lift(transposed((*range(runs), *(runs + own.index(a) for a in axes))), value.array)
             results.append(array if runs == len(around.runs) else domain.lift(_repeated(draws), array))
         return tuple(results), run.traffic
+
+    def numbers(self) -> tuple[float, ...]:
+        """List the numbers in it, in order, each once."""
+        found: set[float] = set()
+        for node in every(self._program.graph.nodes):
+            match node:
+                case Pointwise():
+                    found.update(float(each.value) for each in parts(node.expr) if isinstance(each, Lit))
+                case Literal() | Fill():
+                    found.add(float(node.value))
+                case Map(state=State() as state):
+                    found.update(float(each.init) for each in state.components)
+                case _:
+                    pass
+        return tuple(sorted(number for number in found if isfinite(number)))
 
     def _loops_at(self, sizes: Mapping[str, int], blocks: Mapping[str, int], at_once: int) -> LoopSteps:
         key = tuple(sizes.items()), tuple(blocks.items()), at_once

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
 
 from weft.block.interpret import Interpreted
-from weft.block.program import BlockProgram, Fill, Literal, Map, Pointwise, State
-from weft.block.walk import every
+from weft.block.program import BlockProgram
 from weft.phases import phase
 from weft.tensor.domain import Array, Domain, at
 from weft.tensor.evaluate import evaluate, returned
 from weft.tensor.program import Cast, Node, Opaque, TensorProgram
-from weft.tensor.scalar import Lit, parts
 from weft.verify.inputs import compares_integers, one_by_one, random_inputs
 from weft.verify.masks import masks_of, with_idle_blocks
 from weft.verify.moves import Calls, run_moves
@@ -89,7 +86,7 @@ class _Scheduled(Subject):
         self.program, self.programs = of.program, (of.program,)
         self.applied, self.unreached = small_tiles(of.applied, of.reach, of.most), of.unreached
         self.run, self.masks = Interpreted(self.applied), masks_of(self.applied)
-        self.idle, self.numbers = (_IDLE if self.masks else 0), _numbers(self.applied)
+        self.idle, self.numbers = (_IDLE if self.masks else 0), self.run.numbers()
         # How integers lie beside what is no number is another draw in each field, and few other integers make up for that.
         self.together = 1 if compares_integers(self.program) else _TOGETHER
         self.places = tuple(self._places(of))
@@ -134,22 +131,6 @@ class _Scheduled(Subject):
         together, _ = self.run(inputs, place, domain, draws=len(draws))
         for number in range(len(draws)):
             yield tuple(domain.lift(at(number), output) for output in together)
-
-
-def _numbers(applied: BlockProgram) -> tuple[float, ...]:
-    """Lists the numbers in a scheduled program, which rewrites may have brought in."""
-    found: set[float] = set()
-    for node in every(applied.graph.nodes):
-        match node:
-            case Pointwise():
-                found.update(float(each.value) for each in parts(node.expr) if isinstance(each, Lit))
-            case Literal() | Fill():
-                found.add(float(node.value))
-            case Map(state=State() as state):
-                found.update(float(each.init) for each in state.components)
-            case _:
-                pass
-    return tuple(sorted(number for number in found if isfinite(number)))
 
 
 def _stacked(*arrays: Array) -> Array:
