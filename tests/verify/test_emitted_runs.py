@@ -48,7 +48,7 @@ def test_of_one_element_as_many_runs_are_looked_at_as_of_many():
 
 @pytest.mark.parametrize(("rows", "found", "most"), [(1, 40.0, 63), (300, 40.0, 11), (3900, 40.0, 3)])
 def test_so_many_runs_and_no_more(rows, found, most, monkeypatch):
-    """Of one element 64; of 23, as 300 rows of 13 regimes have, as many as come to 256 results."""
+    """Takes 64 runs of one element; of 23, as 300 rows of 13 regimes have, as many as come to 256 results."""
     asked, made = list[int](), Case.rounded
 
     def rounded(self, number, **keywords):
@@ -71,7 +71,7 @@ def test_so_many_runs_and_no_more(rows, found, most, monkeypatch):
 
 @pytest.mark.parametrize(("scale", "is_right"), [(1e8, True), (1e4, False)])
 def test_what_noise_decides_may_be_beyond_the_range(scale, is_right):
-    """Of 16 bits: eager has a number there by accident, and four runs that round at random too."""
+    """Shows it of 16 bits: eager has a number there by accident, and so have four runs that round at random."""
     (m,) = programs.axes("m")
 
     def made(name, expr, *args):

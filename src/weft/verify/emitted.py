@@ -143,7 +143,7 @@ class ErrorTally:
             for case in self._of(output, asked, lambda _: None):
                 left -= points(self.program, case.sizes)
                 if left < 0:
-                    return bad
+                    return bad & (over > ROOM * moved)
                 _raise(moved, case, output, np.abs(_minus(case.rounded(number)[output], case.exact[output])))
             bad &= over > ROOM * moved
         return bad
